@@ -22,7 +22,7 @@ func mayImport() map[string][]string {
 	return map[string][]string{
 		"util":                             {},
 		"util/testenv":                     {"util", "mount", "mount/fakemount", "mount/host", "mount/table", "volume", "volume/objects", "volume/persistentvolume/index", "volume/volumemanager"},
-		"util/testenv/rendertest":          {"util/testenv", "volume", "volume/atomicdir", "volume/podfiles", "volume/volumetest"},
+		"util/testenv/rendertest":          {"util/testenv", "volume", "volume/atomicdir", "volume/fakehost", "volume/podfiles", "volume/volumetest"},
 		"mount":                            {"util", "mount/internal/failure", "mount/internal/fstypes", "mount/internal/mountopt"},
 		"mount/internal/failure":           {},
 		"mount/internal/fstypes":           {},
@@ -61,7 +61,8 @@ func mayImport() map[string][]string {
 		"volume/nodeagent/manifestdir": {"util", "volume", "volume/objects", "volume/volumemanager"},
 		"volume/plugins":               plugins,
 		"volume/intree":                {"util", "mount", "volume", "volume/internal"},
-		"volume/volumetest":            {"util", "util/testenv", "mount", "mount/fakemount", "mount/host", "mount/table", "volume"},
+		"volume/fakehost":              {"util", "mount", "mount/fakemount", "mount/table", "volume"},
+		"volume/volumetest":            {"util", "util/testenv", "mount", "mount/fakemount", "mount/host", "mount/table", "volume", "volume/fakehost"},
 		"examples": {"util", "mount", "mount/fakemount", "mount/host", "mount/sandbox", "mount/table", "volume", "volume/clusterhost", "volume/plugins", "volume/objects", "volume/objects/persisted", "volume/objects/cluster", "volume/persistentvolume", "volume/persistentvolume/embedded", "volume/persistentvolume/index", "volume/persistentvolume/release", "volume/localdiscovery",
 			"volume/containerenv", "volume/containermounts", "volume/volumemanager", "volume/standalone", "volume/nodeagent", "volume/nodeagent/manifestdir",
 			"volume/atomicdir", "volume/podfiles", "volume/podrun", "volume/podrun/runroot"},
@@ -77,7 +78,7 @@ func mayImport() map[string][]string {
 // isTestSupport says whether only tests import a package: what lies in
 // util/testenv, and the kits that users' own tests call.
 func isTestSupport(path string) bool {
-	kits := []string{"util/testenv", "util/rooms", "volume/volumetest", "volume/objects/objectstest", "volume/objects/cluster/clustertest"}
+	kits := []string{"util/testenv", "util/rooms", "volume/fakehost", "volume/volumetest", "volume/objects/objectstest", "volume/objects/cluster/clustertest"}
 	return slices.ContainsFunc(kits, func(kit string) bool { return path == kit || strings.HasPrefix(path, kit+"/") })
 }
 

@@ -14,9 +14,9 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/containermounts"
+	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/plugins/hostpath"
-	"github.com/podvol/podvol/volume/volumetest"
 )
 
 var errNotMounted = errors.New("it is not mounted")
@@ -62,7 +62,7 @@ func newBinder(t *testing.T, container v1.Container, change ...func(*v1.Pod)) (*
 	if err := os.WriteFile(filepath.Join(dir, "conf"), []byte("x"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	node := volumetest.NewHost(t)
+	node := fakehost.New(t)
 	plugins := &volume.VolumePluginMgr{}
 	if err := plugins.InitPlugins([]volume.VolumePlugin{hostpath.New(hostpath.Config{})}, node); err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func newBinder(t *testing.T, container v1.Container, change ...func(*v1.Pod)) (*
 		return v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: path}}
 	}
 	container.Name = "c"
-	pod := volumetest.Pod("web", v1.Volume{Name: "data", VolumeSource: source(dir)}, v1.Volume{Name: "absent", VolumeSource: source("/absent")})
+	pod := fakehost.Pod("web", v1.Volume{Name: "data", VolumeSource: source(dir)}, v1.Volume{Name: "absent", VolumeSource: source("/absent")})
 	pod.Spec.Containers = []v1.Container{container}
 	for _, f := range change {
 		f(pod)

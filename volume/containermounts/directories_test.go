@@ -17,7 +17,7 @@ import (
 	"github.com/podvol/podvol/util/testenv/testtool"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/containermounts"
-	"github.com/podvol/podvol/volume/volumetest"
+	"github.com/podvol/podvol/volume/fakehost"
 )
 
 // resolve resolves the mounts of a pod's only container for two directories: data, which is
@@ -37,7 +37,7 @@ func resolve(t *testing.T, mounts ...v1.VolumeMount) (got []string, data, config
 		t.Fatal(err)
 	}
 	testtool.MkdirAll(t, data, "real")
-	pod := volumetest.Pod("web", v1.Volume{Name: "data"}, v1.Volume{Name: "config"}, v1.Volume{Name: "absent"})
+	pod := fakehost.Pod("web", v1.Volume{Name: "data"}, v1.Volume{Name: "config"}, v1.Volume{Name: "absent"})
 	pod.Spec.Containers = []v1.Container{{Name: "c", VolumeMounts: mounts}}
 	all, err := containermounts.Resolve(t.Context(), pod, "c", map[string]containermounts.Directory{"data": {Path: data}, "config": {Path: config, ReadOnly: true}},
 		containermounts.Options{Env: map[string]string{"NAME": "web"}})
@@ -139,7 +139,7 @@ func TestResolveRefuses(t *testing.T) {
 			}
 		})
 	}
-	pod := volumetest.Pod("web", v1.Volume{Name: "data"})
+	pod := fakehost.Pod("web", v1.Volume{Name: "data"})
 	pod.Spec.Containers = []v1.Container{{Name: "c", VolumeMounts: []v1.VolumeMount{{Name: "data", MountPath: "/a"}}}}
 	if _, err := containermounts.Resolve(t.Context(), pod, "other", nil, containermounts.Options{}); !errors.Is(err, containermounts.ErrUnknownContainer) {
 		t.Errorf("another container: %v", err)

@@ -13,8 +13,8 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 	util "github.com/podvol/podvol/volume/intree"
-	"github.com/podvol/podvol/volume/volumetest"
 )
 
 func TestMountOptions(t *testing.T) {
@@ -55,7 +55,7 @@ func TestUnmountHelpers(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			host := volumetest.NewHost(t)
+			host := fakehost.New(t)
 			dir := filepath.Join(util.GetPluginMountDir(host, "example.com/plugin"), "device")
 			if want := filepath.Join(host.RootDir, "plugins", "example.com/plugin", "mounts", "device"); dir != want {
 				t.Errorf("devices are mounted at %s, want %s", dir, want)
@@ -153,8 +153,8 @@ func TestReady(t *testing.T) {
 
 // What cannot be wrapped, or would lead elsewhere, is refused before anything is touched.
 func TestWrappersRefuse(t *testing.T) {
-	host := util.NewHost(volumetest.NewHost(t))
-	good, pod := scratchSpec(), volumetest.Pod("a")
+	host := util.NewHost(fakehost.New(t))
+	good, pod := scratchSpec(), fakehost.Pod("a")
 	negative := scratchSpec()
 	negative.Volume.EmptyDir.SizeLimit = new(resource.MustParse("-1"))
 	odd := scratchSpec()

@@ -7,13 +7,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/plugins/nfs"
-	"github.com/podvol/podvol/volume/volumetest"
 )
 
 func TestAllFitTogether(t *testing.T) {
-	manager, err := volume.NewVolumePluginMgr(plugins.All(), volumetest.NewHost(t))
+	manager, err := volume.NewVolumePluginMgr(plugins.All(), fakehost.New(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,14 +68,14 @@ func TestReplacementsTakeThePlaceOfTheStockPlugin(t *testing.T) {
 	if len(all) != len(plugins.All())+1 || all[len(all)-1] != volume.VolumePlugin(foreign) {
 		t.Errorf("%d plugins, the last is %v", len(all), all[len(all)-1])
 	}
-	manager, err := volume.NewVolumePluginMgr(all, volumetest.NewHost(t))
+	manager, err := volume.NewVolumePluginMgr(all, fakehost.New(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if p, err := manager.FindPluginByName(nfs.PluginName); err != nil || p != own {
 		t.Errorf("the plugin is %v, %v", p, err)
 	}
-	if _, err := volume.NewVolumePluginMgr(plugins.All(own, nfs.New(nfs.Config{})), volumetest.NewHost(t)); err == nil {
+	if _, err := volume.NewVolumePluginMgr(plugins.All(own, nfs.New(nfs.Config{})), fakehost.New(t)); err == nil {
 		t.Error("two replacements of one name were accepted")
 	}
 }

@@ -109,7 +109,7 @@ func (c canary) lookAround(v *podVolume, err error) {
 	c.Helper()
 	p := v.node.plugin
 	c.lookAtError("of the operation", err)
-	for _, call := range v.node.mounterCalls() {
+	for _, call := range mounterCalls(v.node.Host) {
 		c.look("a call of the mounter", call)
 	}
 	c.look("an event", v.node.RecordedEvents())

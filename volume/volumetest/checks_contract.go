@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 )
 
 // contractChecks are about what a plugin answers without doing anything.
@@ -86,7 +87,7 @@ func answerChecks() []check {
 func checkPluginName(k *kit) {
 	p := k.runner.newPlugin()
 	name := p.GetPluginName()
-	if _, err := volume.NewVolumePluginMgr([]volume.VolumePlugin{p}, NewHost(k)); err != nil {
+	if _, err := volume.NewVolumePluginMgr([]volume.VolumePlugin{p}, fakehost.New(k)); err != nil {
 		k.Errorf("the plugin cannot be registered: %v", err)
 	}
 	if after := p.GetPluginName(); after != name {
@@ -98,27 +99,27 @@ func checkPluginName(k *kit) {
 }
 
 func checkInit(k *kit) {
-	h := NewHost(k)
+	h := fakehost.New(k)
 	root := snapshot(k, h.RootDir)
 	h.Host = volume.Host{RootDir: h.RootDir, NodeName: h.NodeName, Mounter: h.Mounter}
 	if err := k.runner.newPlugin().Init(h); err != nil {
 		k.Errorf("Init on a host without roles: %v", err)
 	}
-	h.assertUntouched(k)
+	assertUntouched(k, h)
 	assertSame(k, "the root", root, snapshot(k, h.RootDir))
 }
 
 // assertUntouched fails if anything was asked of the mounter or a role, or
 // anything is below the root.
-func (h *Host) assertUntouched(k *kit) {
+func assertUntouched(k *kit, h *fakehost.Host) {
 	k.Helper()
-	if calls := h.mounterCalls(); len(calls) > 0 {
+	if calls := mounterCalls(h); len(calls) > 0 {
 		k.Errorf("the mounter was called: %v", calls)
 	}
 	if calls := h.RoleCalls(); len(calls) > 0 {
 		k.Errorf("roles were called: %v", calls)
 	}
-	for _, left := range h.leftovers(k) {
+	for _, left := range h.Leftovers(k) {
 		k.Errorf("%s was made", left)
 	}
 }
@@ -149,7 +150,7 @@ func checkNoIO(k *kit, c Case) {
 	if path := u.GetPath(); path != "" && path != m.GetPath() {
 		k.Errorf("the unmounter's GetPath() is %q, the mounter's %q", path, m.GetPath())
 	}
-	n.assertUntouched(k)
+	assertUntouched(k, n.Host)
 	assertSame(k, "the source", source, snapshot(k, n.Dir))
 }
 
@@ -190,7 +191,7 @@ func checkVolumeName(k *kit, c Case) {
 
 func checkForeignSpecs(k *kit) {
 	n := k.node(Case{})
-	pod := Pod("a")
+	pod := fakehost.Pod("a")
 	for what, spec := range n.foreignSpecs() {
 		if n.plugin.CanSupport(spec) {
 			k.Errorf("CanSupport is true for %s; if the plugin serves that kind, give the suite a case of it", what)
@@ -203,7 +204,7 @@ func checkForeignSpecs(k *kit) {
 			k.Errorf("NewMounter of %s returns %T without an error", what, m)
 		}
 	}
-	n.assertUntouched(k)
+	assertUntouched(k, n.Host)
 }
 
 // foreignSpecs are nil and empty specs, and one with each source of the API.
@@ -325,8 +326,8 @@ func checkRefused(k *kit, refused RefusedCase) {
 	if !strings.Contains(err.Error(), refused.Because) {
 		k.Errorf("the error does not contain %q: %v", refused.Because, err)
 	}
-	if len(n.mounts(k)) > 0 || len(n.mounterCalls()) > 0 {
-		k.Errorf("the mounter was called for a volume that is refused: %v", n.mounterCalls())
+	if len(n.Mounts(k)) > 0 || len(mounterCalls(n.Host)) > 0 {
+		k.Errorf("the mounter was called for a volume that is refused: %v", mounterCalls(n.Host))
 	}
 	n.AssertTornDown(k)
 	assertSame(k, "the source", source, snapshot(k, n.Dir))
@@ -446,5 +447,5 @@ func checkDescriptions(k *kit, c Case) {
 		}
 		volume.DependsOn(n.plugin, foreign, pod)
 	}
-	n.assertUntouched(k)
+	assertUntouched(k, n.Host)
 }

@@ -107,16 +107,16 @@ func (n *Node) die(p point, run func(context.Context) error) (bury func()) {
 // process, as a death does: they would keep mounts busy. Their numbers stay in
 // use until the dead close them, so that they close nobody else's.
 func (n *Node) closeDescriptors() {
-	n.t.Helper()
+	n.T().Helper()
 	const dir = "/proc/self/fd"
 	null, err := eintr.Get(func() (int, error) { return unix.Open("/dev/null", unix.O_PATH|unix.O_CLOEXEC, 0) })
 	if err != nil {
-		n.t.Fatalf("open /dev/null: %v", err)
+		n.T().Fatalf("open /dev/null: %v", err)
 	}
 	defer unix.Close(null)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		n.t.Fatal(err)
+		n.T().Fatal(err)
 	}
 	for _, e := range entries {
 		// That of ReadDir itself is gone.
@@ -129,7 +129,7 @@ func (n *Node) closeDescriptors() {
 			err = unix.Dup3(null, fd, unix.O_CLOEXEC)
 		}
 		if err != nil {
-			n.t.Errorf("closing what a dead process has open at %s: %v", target, err)
+			n.T().Errorf("closing what a dead process has open at %s: %v", target, err)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 )
 
 // deviceChecks are about volumes that are attached and mounted once for a
@@ -110,21 +111,21 @@ func checkDeviceMount(k *kit, c Case) {
 	}
 	d.mustUnmount(k, n)
 	d.mustMount(k)
-	mounts := len(n.mounts(k))
+	mounts := len(n.Mounts(k))
 	d.mustMount(k)
-	if got := len(n.mounts(k)); got != mounts {
+	if got := len(n.Mounts(k)); got != mounts {
 		k.Errorf("%d mounts after another MountDevice, %d before", got, mounts)
 	}
 	again := n.restart()
 	for range 2 {
 		d.mustUnmount(k, again)
 	}
-	for _, left := range n.leftovers(k) {
+	for _, left := range n.Leftovers(k) {
 		if strings.HasPrefix(n.RootDir+"/"+left, d.path) {
 			k.Errorf("left behind: %s", left)
 		}
 	}
-	n.assertNothingMounted(k)
+	n.AssertNothingMounted(k)
 }
 
 func checkDevicePath(k *kit, c Case) {
@@ -141,7 +142,7 @@ func checkDevicePath(k *kit, c Case) {
 	if !strings.HasPrefix(path, n.RootDir+"/plugins/") {
 		k.Errorf("GetDeviceMountPath = %s, which is not below %s/plugins", path, n.RootDir)
 	}
-	n.assertUntouched(k)
+	assertUntouched(k, n.Host)
 	again, _ := volume.AsDeviceMountable(n.restart().plugin)
 	if m, err = again.NewDeviceMounter(); err != nil {
 		k.Fatalf("NewDeviceMounter: %v", err)
@@ -159,7 +160,7 @@ func checkDeviceRefs(k *kit, c Case) {
 	}
 	d.mustMount(k)
 	want := 0 // where MountDevice found that nothing is to be mounted
-	if slices.ContainsFunc(n.mounts(k), func(e mount.Entry) bool { return e.Target == d.path }) {
+	if slices.ContainsFunc(n.Mounts(k), func(e mount.Entry) bool { return e.Target == d.path }) {
 		want = 1
 	}
 	// The pod's part alone: the device stays until mustUnmount.
@@ -173,7 +174,7 @@ func checkDeviceRefs(k *kit, c Case) {
 	}
 	d.assertRefs(k, 0)
 	d.mustUnmount(k, n)
-	n.assertNothingMounted(k)
+	n.AssertNothingMounted(k)
 }
 
 func (d device) assertRefs(k *kit, want int) {
@@ -204,7 +205,7 @@ func checkAttach(k *kit, c Case) {
 	}
 	var paths [2]string
 	for i := range paths {
-		if paths[i], err = a.Attach(k.Context(), v.spec, NodeName); err != nil {
+		if paths[i], err = a.Attach(k.Context(), v.spec, fakehost.NodeName); err != nil {
 			k.Fatalf("Attach: %v", err)
 		}
 	}
@@ -213,7 +214,7 @@ func checkAttach(k *kit, c Case) {
 	}
 	v.assertAttached(k, a, true)
 	for range 2 {
-		if err := d.Detach(k.Context(), name, NodeName); err != nil {
+		if err := d.Detach(k.Context(), name, fakehost.NodeName); err != nil {
 			k.Fatalf("Detach: %v", err)
 		}
 	}
@@ -222,7 +223,7 @@ func checkAttach(k *kit, c Case) {
 
 func (v *podVolume) assertAttached(k *kit, a volume.Attacher, want bool) {
 	k.Helper()
-	attached, err := a.VolumesAreAttached(k.Context(), []*volume.Spec{v.spec}, NodeName)
+	attached, err := a.VolumesAreAttached(k.Context(), []*volume.Spec{v.spec}, fakehost.NodeName)
 	if err != nil || attached[v.spec] != want {
 		k.Errorf("VolumesAreAttached says %v, %v; want %v", attached[v.spec], err, want)
 	}

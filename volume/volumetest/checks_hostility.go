@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -61,7 +63,7 @@ func checkHostileNames(k *kit, c Case) {
 		n.assertNameRefused(k, name)
 		n.assertUIDRefused(k, types.UID(name))
 	}
-	n.assertUntouched(k)
+	assertUntouched(k, n.Host)
 	assertSame(k, "the source", source, snapshot(k, n.Dir))
 }
 
@@ -105,7 +107,7 @@ func checkOddNames(k *kit, c Case) {
 		spec := n.named(name)
 		m, err := n.plugin.NewMounter(spec, n.pod("a", spec))
 		if err != nil {
-			n.assertUntouched(k)
+			assertUntouched(k, n.Host)
 			continue
 		}
 		v := &podVolume{node: n, spec: spec, pod: n.pod("a", spec), Mounter: m}
@@ -131,6 +133,17 @@ func (k *kit) outside() string {
 		k.Fatal(err)
 	}
 	return dir
+}
+
+// allMounts are those of the mounter, also outside the root.
+func (n *Node) allMounts(k *kit) []mount.Entry {
+	k.Helper()
+	mounts := table.Of(n.mounter)
+	entries, err := mounts.All()
+	if err != nil {
+		k.Error(err)
+	}
+	return entries
 }
 
 // assertUntouchedOutside fails if anything changed in a directory of somebody

@@ -137,9 +137,9 @@ func checkAt(k *kit, c Case) {
 		k.Fatalf("SetUpAt: %v", err)
 	}
 	v.assertShown()
-	mounts := len(n.mounts(k))
+	mounts := len(n.Mounts(k))
 	v.mustSetUp()
-	if got := len(n.mounts(k)); got != mounts {
+	if got := len(n.Mounts(k)); got != mounts {
 		k.Errorf("%d mounts after SetUp, %d after SetUpAt with the same path", got, mounts)
 	}
 	if err := v.unmounter().TearDownAt(k.Context(), v.GetPath()); err != nil {
@@ -154,11 +154,11 @@ func checkSetUpTwice(k *kit, c Case) {
 	n := k.node(c)
 	v := n.volume("a")
 	v.mustSetUp()
-	mounts := len(n.mounts(k))
+	mounts := len(n.Mounts(k))
 	for range 3 {
 		v.mustSetUp()
 		v.assertShown()
-		if got := len(n.mounts(k)); got != mounts {
+		if got := len(n.Mounts(k)); got != mounts {
 			k.Fatalf("%d mounts after another SetUp, %d before", got, mounts)
 		}
 	}

@@ -162,7 +162,7 @@ func checkUnknownParameter(k *kit, c StorageCase) {
 	if _, err := p.NewProvisioner(options); err == nil {
 		k.Errorf("NewProvisioner accepts the parameter no-such-parameter")
 	}
-	n.assertUntouched(k)
+	assertUntouched(k, n.Host)
 }
 
 func provisionDeed(c StorageCase) deed {

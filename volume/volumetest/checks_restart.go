@@ -47,7 +47,7 @@ func restartChecks() []check {
 
 // record writes the volume's record and reads it again, as a restart does.
 func (v *podVolume) record() *mountrecord.Record {
-	t := v.node.t
+	t := v.node.T()
 	t.Helper()
 	data, err := mountrecord.Encode(&mountrecord.Record{
 		PodUID: v.pod.UID, Pod: types.NamespacedName{Namespace: v.pod.Namespace, Name: v.pod.Name},
@@ -73,7 +73,7 @@ func checkFromRecord(k *kit, c Case) {
 	if diff := cmp.Diff(v.spec, record.Spec()); diff != "" {
 		k.Errorf("the spec does not survive being recorded (-before +after):\n%s", diff)
 	}
-	mounts := len(n.mounts(k))
+	mounts := len(n.Mounts(k))
 	again := n.restart()
 	w := again.volumeOf(record.Spec(), v.pod)
 	if w.GetPath() != v.GetPath() {
@@ -81,7 +81,7 @@ func checkFromRecord(k *kit, c Case) {
 	}
 	w.mustSetUp()
 	w.assertShown()
-	if got := len(n.mounts(k)); got != mounts {
+	if got := len(n.Mounts(k)); got != mounts {
 		k.Errorf("%d mounts after the restart, %d before", got, mounts)
 	}
 	last := again.restart()
@@ -117,7 +117,7 @@ func checkReconstructed(k *kit, c Case) {
 	before := len(again.mounter.Calls())
 	rebuilt := v.reconstruct(k, again)
 	if got := len(again.mounter.Calls()); got != before {
-		k.Errorf("ConstructVolumeSpec mounts or unmounts: %v", again.mounterCalls()[before:])
+		k.Errorf("ConstructVolumeSpec mounts or unmounts: %v", mounterCalls(again.Host)[before:])
 	}
 	v.assertShown()
 	if !rebuilt.Complete {
@@ -140,7 +140,7 @@ func checkComplete(k *kit, c Case) {
 	n := k.node(c)
 	v := n.volume("a")
 	calls := n.callsOf(v.mustSetUp)
-	mounts := len(n.mounts(k))
+	mounts := len(n.Mounts(k))
 	again := n.restart()
 	rebuilt := v.reconstruct(k, again)
 	if !rebuilt.Complete {
@@ -154,7 +154,7 @@ func checkComplete(k *kit, c Case) {
 	}
 	w.mustSetUp()
 	w.assertShown()
-	if got := len(n.mounts(k)); got != mounts {
+	if got := len(n.Mounts(k)); got != mounts {
 		k.Errorf("%d mounts after SetUp with the rebuilt spec, %d before", got, mounts)
 	}
 	w.mustTearDown()
@@ -169,7 +169,7 @@ func (n *Node) callsOf(f func()) (calls []string) {
 	n.mounter.ResetCalls()
 	n.ResetRoleCalls()
 	f()
-	for _, call := range n.mounterCalls() {
+	for _, call := range mounterCalls(n.Host) {
 		calls = append(calls, call.String())
 	}
 	for _, call := range n.RoleCalls() {
@@ -252,7 +252,7 @@ func checkRebooted(k *kit, c Case) {
 // reboot takes every mount away, newest first, without the plugin's knowledge.
 func (n *Node) reboot(k *kit) {
 	k.Helper()
-	for _, e := range slices.Backward(n.mounts(k)) {
+	for _, e := range slices.Backward(n.Mounts(k)) {
 		if _, err := mount.Unmount(k.Context(), n.mounter, e.Target, mount.UnmountOptions{}); err != nil {
 			k.Fatalf("rebooting: %v", err)
 		}

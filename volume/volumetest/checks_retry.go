@@ -7,6 +7,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 )
 
 // retryChecks are about plugins that remember failures.
@@ -79,7 +80,7 @@ func (n *Node) troubleAll(hang bool) (end func()) {
 		close(release)
 	}
 	removeMounter := n.mounter.Inject(fakemount.Fault{Err: err, Release: release})
-	removeRole := n.InjectRole(RoleFault{Err: err, Release: release})
+	removeRole := n.InjectRole(fakehost.RoleFault{Err: err, Release: release})
 	return func() {
 		removeMounter()
 		removeRole()

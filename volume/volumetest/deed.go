@@ -108,14 +108,9 @@ func (t *trial) assertCancelled(k *kit, err error) {
 // in which the plugin mounts for itself, below its own, but with nothing in it.
 func (n *Node) assertNothingHeld(t testing.TB) {
 	t.Helper()
-	n.assertNothingMounted(t)
 	own := n.GetPluginDir(n.plugin.GetPluginName())
-	for _, left := range n.leftovers(t) {
-		dir, isDir := strings.CutSuffix(left, "/")
-		path := filepath.Join(n.RootDir, dir)
-		isOwn := isDir && (path == own || strings.HasPrefix(own, path+"/") || filepath.Dir(path) == own)
-		if !isOwn && !isShared(left) && (!isDir || !n.devices.isParent(path)) {
-			t.Errorf("left behind: %s", left)
-		}
+	isOwn := func(dir string) bool {
+		return dir == own || strings.HasPrefix(own, dir+"/") || filepath.Dir(dir) == own
 	}
+	n.Host.AssertTornDown(t, n.devices.isParent, isOwn)
 }

@@ -3,7 +3,6 @@ package volumetest
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 )
 
 // devices are the devices of a node, by the names of their volumes, as a
@@ -173,10 +173,10 @@ func (v *podVolume) release(ctx context.Context) error {
 // releaseMounted is release of a device that is mounted for certain: what a
 // failed call has left of one stays.
 func (v *podVolume) releaseMounted() {
-	v.node.t.Helper()
+	v.node.T().Helper()
 	s, err := v.staged()
 	if err != nil {
-		v.node.t.Fatal(err)
+		v.node.T().Fatal(err)
 	}
 	if s != nil && v.node.agent.isMounted(s.name) {
 		v.mustRelease()
@@ -184,16 +184,16 @@ func (v *podVolume) releaseMounted() {
 }
 
 func (v *podVolume) mustStage() {
-	v.node.t.Helper()
-	if err := v.stage(v.node.t.Context()); err != nil {
-		v.node.t.Fatal(err)
+	v.node.T().Helper()
+	if err := v.stage(v.node.T().Context()); err != nil {
+		v.node.T().Fatal(err)
 	}
 }
 
 func (v *podVolume) mustRelease() {
-	v.node.t.Helper()
-	if err := v.release(v.node.t.Context()); err != nil {
-		v.node.t.Fatal(err)
+	v.node.T().Helper()
+	if err := v.release(v.node.T().Context()); err != nil {
+		v.node.T().Fatal(err)
 	}
 }
 
@@ -218,7 +218,7 @@ func (n *Node) attach(ctx context.Context, spec *volume.Spec, pod *v1.Pod) (stri
 	if err != nil {
 		return "", fmt.Errorf("NewAttacher: %w", err)
 	}
-	path, err := a.Attach(ctx, spec, NodeName)
+	path, err := a.Attach(ctx, spec, fakehost.NodeName)
 	if err != nil {
 		return "", fmt.Errorf("attaching: %w", err)
 	}
@@ -237,24 +237,17 @@ func (n *Node) detach(ctx context.Context, spec *volume.Spec, name string) error
 	if err != nil {
 		return fmt.Errorf("NewDetacher: %w", err)
 	}
-	if err := d.Detach(ctx, name, NodeName); err != nil {
+	if err := d.Detach(ctx, name, fakehost.NodeName); err != nil {
 		return fmt.Errorf("detaching: %w", err)
 	}
 	return nil
 }
 
-// AssertTornDown is that of [Host], which bears with the directories that hold
+// AssertTornDown is that of [fakehost.Host], which bears with the directories that hold
 // the places of the node's devices as well.
 func (n *Node) AssertTornDown(t testing.TB) {
 	t.Helper()
-	n.assertNothingMounted(t)
-	for _, left := range n.leftovers(t) {
-		dir, isDir := strings.CutSuffix(left, "/")
-		path := filepath.Join(n.RootDir, dir)
-		if !isShared(left) && (!isDir || !n.devices.isParent(path) && !n.isWorkPlace(path)) {
-			t.Errorf("left behind: %s", left)
-		}
-	}
+	n.Host.AssertTornDown(t, n.devices.isParent, n.isWorkPlace)
 }
 
 // isWorkPlace reports whether a path is the directory of a plugin that mounts
@@ -271,7 +264,7 @@ func (n *Node) podMounts(t testing.TB) []string {
 	n.devices.mu.Lock()
 	defer n.devices.mu.Unlock()
 	var targets []string
-	for _, e := range n.mounts(t) {
+	for _, e := range n.Mounts(t) {
 		if !n.devices.paths[e.Target] {
 			targets = append(targets, e.Target)
 		}

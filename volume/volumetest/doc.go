@@ -68,18 +68,10 @@
 // server shows: that is how the checks see what is leaked, and what is deleted
 // of others. A case whose Delete retains or archives the data says Keeps.
 //
-// # A fake node
+// # Other tests of a plugin
 //
-// [NewHost] gives a plugin a whole fake node: directories below t.TempDir, a
-// [fakemount.Mounter], and every role of a volume host in memory, with
-// injected faults. Nothing in it needs privilege:
-//
-//	host := volumetest.NewHost(t)
-//	host.Add(&v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"}})
-//	plugin := myplugin.New()
-//	if err := plugin.Init(host); err != nil { … }
-//
-// No product package imports it.
+// Package [fakehost] has the fake node's host on which the checks run, for tests of
+// a plugin's own. No product package imports either.
 //
 // # Adding a check
 //

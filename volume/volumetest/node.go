@@ -11,18 +11,18 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 )
 
 // Node is a node with one plugin, as a check uses it.
 type Node struct {
-	*Host
+	*fakehost.Host
 	// Dir is an empty directory outside the node's root, for what is the
 	// source of a volume: a hostPath, the content of an export.
 	Dir string
@@ -57,9 +57,9 @@ func (k *kit) nodeWith(c Case, dir string) *Node {
 	k.Helper()
 	n := &Node{Dir: dir, Kernel: k.on == onKernel, kit: k, working: c, devices: newDevices(), agent: &agent{}}
 	if n.Kernel {
-		n.Host = newKernelHost(k)
+		n.Host = fakehost.NewOnKernel(k, newKernelMounter())
 	} else {
-		n.Host = NewHost(k)
+		n.Host = fakehost.New(k)
 		for fstype, content := range k.runner.suite.FileSystems {
 			n.Fake.ServeType(fstype, content)
 		}
@@ -82,40 +82,22 @@ func newSource(t testing.TB) string {
 	return dir
 }
 
-// newKernelHost returns a host whose mounts are real.
-func newKernelHost(t testing.TB) *Host {
-	t.Helper()
-	h := newHost(t, newRoot(t, t.TempDir()), newKernelMounter(), &objectMap{})
-	t.Cleanup(func() {
-		h.objects.assertUnchanged(t)
-		// What a failed check left must not be deleted with its directory.
-		for _, e := range slices.Backward(h.mounts(t)) {
-			if err := unix.Unmount(e.Target, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-				t.Errorf("unmount %s: %v", e.Target, err)
-			}
-		}
-	})
-	return h
-}
-
 // start gives the node a new plugin.
 func (n *Node) start() {
-	n.t.Helper()
+	n.T().Helper()
 	n.plugin = n.kit.runner.newPlugin()
 	n.Pods = podRunnerRole{n}
 	if err := n.plugin.Init(n.Host); err != nil {
-		n.t.Fatalf("Init: %v", err)
+		n.T().Fatalf("Init: %v", err)
 	}
 }
 
 // restart returns the node as it is after the agent was started again: root,
 // mounts and objects stay; plugin, host and everything they remember is new.
 func (n *Node) restart() *Node {
-	n.t.Helper()
+	n.T().Helper()
 	again := *n
-	again.Host = newHost(n.t, n.RootDir, n.GetMounter(), n.objects)
-	again.Fake, again.agent = n.Fake, &agent{}
-	again.NodeAllocatable, again.Now = n.NodeAllocatable, n.Now
+	again.Host, again.agent = n.Restarted(), &agent{}
 	again.start()
 	again.sweep()
 	return &again
@@ -124,19 +106,19 @@ func (n *Node) restart() *Node {
 // sweep has the plugin unmount what it had mounted for itself when it died, as
 // the manager does at its start.
 func (n *Node) sweep() {
-	n.t.Helper()
+	n.T().Helper()
 	p, ok := volume.AsWorkMount(n.plugin)
 	if !ok {
 		return
 	}
-	if err := p.SweepWork(n.t.Context()); err != nil {
-		n.t.Errorf("SweepWork: %v", err)
+	if err := p.SweepWork(n.T().Context()); err != nil {
+		n.T().Errorf("SweepWork: %v", err)
 	}
 }
 
 // pod returns a pod that uses the spec.
 func (n *Node) pod(name string, spec *volume.Spec) *v1.Pod {
-	pod := Pod(name)
+	pod := fakehost.Pod(name)
 	if spec.Volume != nil {
 		pod.Spec.Volumes = []v1.Volume{*spec.Volume.DeepCopy()}
 	}
@@ -156,23 +138,23 @@ type podVolume struct {
 
 // volume returns the case's volume in the pod of this name.
 func (n *Node) volume(podName string) *podVolume {
-	n.t.Helper()
+	n.T().Helper()
 	spec := n.working.Spec(n)
 	return n.volumeOf(spec, n.pod(podName, spec))
 }
 
 func (n *Node) volumeOf(spec *volume.Spec, pod *v1.Pod) *podVolume {
-	n.t.Helper()
+	n.T().Helper()
 	m, err := n.plugin.NewMounter(spec, pod)
 	if err != nil {
-		n.t.Fatalf("NewMounter: %v", err)
+		n.T().Fatalf("NewMounter: %v", err)
 	}
 	return &podVolume{node: n, spec: spec, pod: pod, Mounter: m}
 }
 
 // same returns the volume as a restarted node sees it.
 func (v *podVolume) same(n *Node) *podVolume {
-	n.t.Helper()
+	n.T().Helper()
 	return n.volumeOf(v.spec, v.pod)
 }
 
@@ -186,17 +168,17 @@ func (v *podVolume) setUp(ctx context.Context) error {
 }
 
 func (v *podVolume) mustSetUp() {
-	v.node.t.Helper()
-	if err := v.setUp(v.node.t.Context()); err != nil {
-		v.node.t.Fatalf("SetUp: %v", err)
+	v.node.T().Helper()
+	if err := v.setUp(v.node.T().Context()); err != nil {
+		v.node.T().Fatalf("SetUp: %v", err)
 	}
 }
 
 func (v *podVolume) unmounter() volume.Unmounter {
-	v.node.t.Helper()
+	v.node.T().Helper()
 	u, err := v.newUnmounter()
 	if err != nil {
-		v.node.t.Fatal(err)
+		v.node.T().Fatal(err)
 	}
 	return u
 }
@@ -223,9 +205,9 @@ func (v *podVolume) tearDown(ctx context.Context) error {
 }
 
 func (v *podVolume) mustTearDown() {
-	v.node.t.Helper()
-	if err := v.tearDown(v.node.t.Context()); err != nil {
-		v.node.t.Fatalf("TearDown: %v", err)
+	v.node.T().Helper()
+	if err := v.tearDown(v.node.T().Context()); err != nil {
+		v.node.T().Fatalf("TearDown: %v", err)
 	}
 }
 

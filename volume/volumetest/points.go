@@ -7,6 +7,7 @@ import (
 
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/volume/fakehost"
 )
 
 // errInjected is what a call fails with that a check lets fail.
@@ -125,11 +126,11 @@ func (n *Node) disturb(p point, d disturbance) (reached chan struct{}, remove fu
 	reached = make(chan struct{})
 	var removeMounter, removeRole func()
 	if p.role {
-		removeRole = n.InjectRole(faultAt[RoleCall](p, d, reached))
+		removeRole = n.InjectRole(faultAt[fakehost.RoleCall](p, d, reached))
 		removeMounter = n.mounter.Inject(faultOnward[fakemount.Call](d, reached))
 	} else {
 		removeMounter = n.mounter.Inject(faultAt[fakemount.Call](p, d, reached))
-		removeRole = n.InjectRole(faultOnward[RoleCall](d, reached))
+		removeRole = n.InjectRole(faultOnward[fakehost.RoleCall](d, reached))
 	}
 	return reached, func() { removeMounter(); removeRole() }
 }

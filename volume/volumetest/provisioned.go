@@ -77,7 +77,7 @@ func (s *claimed) provision(ctx context.Context) (*v1.PersistentVolume, error) {
 	}
 	pv, err := provisioner.Provision(ctx, nil, nil)
 	if diff := cmp.Diff(given, options); diff != "" {
-		s.node.t.Errorf("Provision has changed its options (-before +after):\n%s", diff)
+		s.node.T().Errorf("Provision has changed its options (-before +after):\n%s", diff)
 	}
 	if err != nil {
 		return nil, err
@@ -137,7 +137,7 @@ func (s *claimed) mustDelete(k *kit) {
 
 // volume is the storage in a pod.
 func (s *claimed) volume() *podVolume {
-	s.node.t.Helper()
+	s.node.T().Helper()
 	spec := volume.NewSpecFromPersistentVolume(s.pv.DeepCopy(), false)
 	return s.node.volumeOf(spec, s.node.pod("user-of-"+s.claim, spec))
 }

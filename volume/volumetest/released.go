@@ -11,15 +11,8 @@ import (
 
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 )
-
-// releaseRole lets everything be destroyed.
-type releaseRole struct{ host *Host }
-
-// VerifyReleased implements [volume.ReleaseVerifier].
-func (r releaseRole) VerifyReleased(ctx context.Context, pv *v1.PersistentVolume) error {
-	return r.host.faults.Do(ctx, RoleCall{Method: "VerifyReleased", Name: pv.Name}, func() error { return nil })
-}
 
 // podRunnerRole runs recyclers: it sets a pod's volumes up by the node's plugin,
 // empties them as the pod would, and tears them down.
@@ -30,7 +23,7 @@ func (r podRunnerRole) RunPod(ctx context.Context, pod *v1.Pod, mayRun func(cont
 	if err := mayRun(ctx); err != nil {
 		return err
 	}
-	return r.node.faults.Do(ctx, RoleCall{"RunPod", pod.Namespace, pod.Name}, func() error {
+	return r.node.DoRole(ctx, fakehost.RoleCall{Method: "RunPod", Namespace: pod.Namespace, Name: pod.Name}, func() error {
 		pod = pod.DeepCopy()
 		pod.UID = types.UID("uid-of-" + pod.Name)
 		for i := range pod.Spec.Volumes {

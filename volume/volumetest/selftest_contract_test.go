@@ -12,6 +12,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
 
@@ -133,7 +134,7 @@ func brokenContract() []broken {
 			alter: func() alteration {
 				return alteration{newMounter: func(p *note, spec *volume.Spec, pod *v1.Pod) (*noteMounter, error) {
 					if pod == nil {
-						pod = Pod("none")
+						pod = fakehost.Pod("none")
 					}
 					return p.newMounter(spec, pod)
 				}}

@@ -18,7 +18,7 @@ import (
 // assertShown fails unless the volume shows what its case wants. It may be
 // called from any goroutine.
 func (v *podVolume) assertShown() {
-	t, want := v.node.t, v.node.working.Want
+	t, want := v.node.T(), v.node.working.Want
 	t.Helper()
 	dir := v.GetPath()
 	if got := v.GetAttributes().ReadOnly; got != want.ReadOnly {
@@ -47,19 +47,19 @@ func (v *podVolume) assertShown() {
 const modeBits = fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
 
 func (v *podVolume) assertMode(path string, want fs.FileMode) {
-	v.node.t.Helper()
+	v.node.T().Helper()
 	info, err := os.Stat(path)
 	if err != nil {
-		v.node.t.Error(err)
+		v.node.T().Error(err)
 		return
 	}
 	if got := info.Mode() & modeBits; got != want&modeBits {
-		v.node.t.Errorf("%s has mode %v, want %v", path, got, want&modeBits)
+		v.node.T().Errorf("%s has mode %v, want %v", path, got, want&modeBits)
 	}
 }
 
 func (v *podVolume) assertFile(path string, want File) {
-	t := v.node.t
+	t := v.node.T()
 	t.Helper()
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -88,7 +88,7 @@ func (v *podVolume) assertFile(path string, want File) {
 // assertNothingElse fails if the volume shows more than the files. Links at its
 // top are followed, as those of a published set of files are.
 func (v *podVolume) assertNothingElse(files map[string]File) {
-	t := v.node.t
+	t := v.node.T()
 	t.Helper()
 	wanted := map[string]bool{}
 	for name := range files {
@@ -126,7 +126,7 @@ func (v *podVolume) assertNothingElse(files map[string]File) {
 }
 
 func (v *podVolume) assertMounted(want Mount) {
-	t := v.node.t
+	t := v.node.T()
 	t.Helper()
 	entry, mounted, err := v.lookUp()
 	if err != nil {
@@ -152,10 +152,10 @@ func (v *podVolume) assertMounted(want Mount) {
 
 // entry is what the mount table shows at the volume's path.
 func (v *podVolume) entry() (mount.Entry, bool) {
-	v.node.t.Helper()
+	v.node.T().Helper()
 	entry, mounted, err := v.lookUp()
 	if err != nil {
-		v.node.t.Fatal(err)
+		v.node.T().Fatal(err)
 	}
 	return entry, mounted
 }
@@ -167,11 +167,11 @@ func (v *podVolume) lookUp() (mount.Entry, bool, error) {
 
 // assertGone fails if anything is left of the volume's own directory.
 func (v *podVolume) assertGone() {
-	v.node.t.Helper()
+	v.node.T().Helper()
 	if !v.owned() {
 		return
 	}
 	if _, err := os.Lstat(v.GetPath()); !errors.Is(err, fs.ErrNotExist) {
-		v.node.t.Errorf("after TearDown the directory %s is still there (%v)", v.GetPath(), err)
+		v.node.T().Errorf("after TearDown the directory %s is still there (%v)", v.GetPath(), err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/podvol/podvol/volume/fakehost"
 	"golang.org/x/sys/unix"
 )
 
@@ -69,7 +70,7 @@ func assertKept(t testing.TB, what string, before, after map[string]string) {
 }
 
 // mounterCalls are all calls of the host's mounter.
-func (h *Host) mounterCalls() []fmt.Stringer {
+func mounterCalls(h *fakehost.Host) []fmt.Stringer {
 	var calls []fmt.Stringer
 	if m, ok := h.GetMounter().(faultyMounter); ok {
 		for _, c := range m.Calls() {

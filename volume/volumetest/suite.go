@@ -12,6 +12,7 @@ import (
 
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 )
 
 // Suite is what an author knows of a plugin: volumes that must work, and
@@ -66,7 +67,7 @@ type Case struct {
 	// Want is what SetUp must show.
 	Want Want
 	// Update, if not nil, changes what a volume that is set up shows, such as
-	// an object, by [Host.Add]; another SetUp must then show the files Updated.
+	// an object, by [fakehost.Host.Add]; another SetUp must then show the files Updated.
 	Update  func(*Node)
 	Updated map[string]File
 	// NoKernel says why the case cannot run on a real kernel, such as that no
@@ -202,7 +203,7 @@ func (s *Suite) findBlocks(t testing.TB) {
 	s.Working = slices.Clone(s.Working)
 	for i, c := range s.Working {
 		if c.Spec != nil {
-			h := NewHost(t)
+			h := fakehost.New(t)
 			s.Working[i].block = isBlock(c.Spec(&Node{Host: h, Dir: newSource(t)}))
 		}
 	}
@@ -344,16 +345,16 @@ func (s *Suite) onKernel() bool {
 
 // Write makes files in the node's Dir, by their paths there.
 func (n *Node) Write(files map[string]string) {
-	n.t.Helper()
-	writeFiles(n.t, n.Dir, files)
+	n.T().Helper()
+	writeFiles(n.T(), n.Dir, files)
 }
 
 // Serve makes the fake show the node's Dir, with these files, to mounts of a
 // source: an NFS export, a device.
 func (n *Node) Serve(source string, files map[string]string) {
-	n.t.Helper()
+	n.T().Helper()
 	if n.Kernel {
-		n.t.Fatalf("nothing serves %s on a real kernel; say so in the case's NoKernel", source)
+		n.T().Fatalf("nothing serves %s on a real kernel; say so in the case's NoKernel", source)
 	}
 	n.Write(files)
 	n.Fake.Serve(source, n.Dir)

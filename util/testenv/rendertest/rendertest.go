@@ -21,6 +21,7 @@ import (
 	"github.com/podvol/podvol/util/testenv/testfs"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/atomicdir"
+	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/podfiles"
 	"github.com/podvol/podvol/volume/volumetest"
 )
@@ -139,7 +140,7 @@ func directory(t *testing.T, below string, group *int64) string {
 
 func newNode(t *testing.T, suite volumetest.Suite, prepare func(*volumetest.Node)) *volumetest.Node {
 	t.Helper()
-	n := &volumetest.Node{Host: volumetest.NewHost(t), Dir: t.TempDir()}
+	n := &volumetest.Node{Host: fakehost.New(t), Dir: t.TempDir()}
 	n.Add(suite.Objects...)
 	if prepare != nil {
 		prepare(n)
@@ -148,7 +149,7 @@ func newNode(t *testing.T, suite volumetest.Suite, prepare func(*volumetest.Node
 }
 
 func podOf(spec *volume.Spec, change func(*v1.Pod)) *v1.Pod {
-	pod := volumetest.Pod("web", *spec.Volume)
+	pod := fakehost.Pod("web", *spec.Volume)
 	if change != nil {
 		change(pod)
 	}
@@ -160,7 +161,7 @@ func sources(n *volumetest.Node) podfiles.Sources {
 	return podfiles.Sources{Objects: hostObjects{n.Host}, Tokens: n.Tokens, TrustBundles: n.TrustBundles, Allocatable: n.Allocatable}
 }
 
-type hostObjects struct{ host *volumetest.Host }
+type hostObjects struct{ host *fakehost.Host }
 
 // Get implements objects.Getter.
 func (o hostObjects) Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, error) {

@@ -12,17 +12,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/configmap"
 	"github.com/podvol/podvol/volume/plugins/downwardapi"
 	"github.com/podvol/podvol/volume/plugins/projected"
 	"github.com/podvol/podvol/volume/plugins/secret"
-	"github.com/podvol/podvol/volume/volumetest"
 )
 
 // bench is one volume, "vol", of one pod on a fake node.
 type bench struct {
 	testing.TB
-	host   *volumetest.Host
+	host   *fakehost.Host
 	plugin volume.VolumePlugin
 	pod    *v1.Pod
 	spec   *volume.Spec
@@ -30,11 +30,11 @@ type bench struct {
 
 func newBench(t testing.TB, source v1.VolumeSource) *bench {
 	t.Helper()
-	b := &bench{TB: t, host: volumetest.NewHost(t), plugin: pluginOf(source)}
+	b := &bench{TB: t, host: fakehost.New(t), plugin: pluginOf(source)}
 	if err := b.plugin.Init(b.host); err != nil {
 		t.Fatal(err)
 	}
-	b.use(volumetest.Pod("web", v1.Volume{Name: "vol", VolumeSource: source}))
+	b.use(fakehost.Pod("web", v1.Volume{Name: "vol", VolumeSource: source}))
 	before := b.pod.DeepCopy()
 	t.Cleanup(func() {
 		if diff := cmp.Diff(before.Spec.Volumes, b.pod.Spec.Volumes); diff != "" {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/volumetest"
+	"github.com/podvol/podvol/volume/fakehost"
 )
 
 const pem = "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n"
@@ -28,7 +28,7 @@ func projectBundle(p v1.ClusterTrustBundleProjection) v1.VolumeProjection {
 	return v1.VolumeProjection{ClusterTrustBundle: &p}
 }
 
-func fill(h *volumetest.Host) {
+func fill(h *fakehost.Host) {
 	app := configMap("app", map[string]string{"a": "A", "b": "B"})
 	app.BinaryData = map[string][]byte{"bin": {0, 0xff}}
 	fixed := configMap("fixed", map[string]string{"f": "F"})
@@ -149,7 +149,7 @@ func TestAFailedLookUpIsNotAMissingObject(t *testing.T) {
 	source.ConfigMap.Optional = ptr.To(true)
 	b := newBench(t, source)
 	boom := errors.New("boom")
-	b.host.InjectRole(volumetest.RoleFault{Err: boom})
+	b.host.InjectRole(fakehost.RoleFault{Err: boom})
 	err := b.trySetUp(volume.MounterArgs{})
 	if !errors.Is(err, boom) || !strings.Contains(err.Error(), "default/app") {
 		t.Errorf("%v", err)
@@ -269,13 +269,13 @@ func TestMissingRoles(t *testing.T) {
 		{Path: "cpu", ResourceFieldRef: &v1.ResourceFieldSelector{ContainerName: "main", Resource: "limits.cpu"}}}}}
 	tests := map[string]struct {
 		source v1.VolumeSource
-		take   func(*volumetest.Host)
+		take   func(*fakehost.Host)
 	}{
-		"volume.SecretGetter":      {fromSecret("tls"), func(h *volumetest.Host) { h.Secrets = nil }},
-		"volume.ConfigMapGetter":   {fromConfigMap("app"), func(h *volumetest.Host) { h.ConfigMaps = nil }},
-		"volume.TokenRequester":    {fromSources(projectToken("t")), func(h *volumetest.Host) { h.Tokens = nil }},
-		"volume.TrustBundleGetter": {fromSources(projectBundle(v1.ClusterTrustBundleProjection{Name: ptr.To("roots")})), func(h *volumetest.Host) { h.TrustBundles = nil }},
-		"volume.AllocatableGetter": {allocatable, func(h *volumetest.Host) { h.Allocatable = nil }},
+		"volume.SecretGetter":      {fromSecret("tls"), func(h *fakehost.Host) { h.Secrets = nil }},
+		"volume.ConfigMapGetter":   {fromConfigMap("app"), func(h *fakehost.Host) { h.ConfigMaps = nil }},
+		"volume.TokenRequester":    {fromSources(projectToken("t")), func(h *fakehost.Host) { h.Tokens = nil }},
+		"volume.TrustBundleGetter": {fromSources(projectBundle(v1.ClusterTrustBundleProjection{Name: ptr.To("roots")})), func(h *fakehost.Host) { h.TrustBundles = nil }},
+		"volume.AllocatableGetter": {allocatable, func(h *fakehost.Host) { h.Allocatable = nil }},
 	}
 	for role, tc := range tests {
 		t.Run(role, func(t *testing.T) {
@@ -306,6 +306,6 @@ func newBenchOn(b *bench, source v1.VolumeSource) *bench {
 	if err := other.plugin.Init(b.host); err != nil {
 		b.Fatal(err)
 	}
-	other.use(volumetest.Pod("other", v1.Volume{Name: "vol", VolumeSource: source}))
+	other.use(fakehost.Pod("other", v1.Volume{Name: "vol", VolumeSource: source}))
 	return other
 }

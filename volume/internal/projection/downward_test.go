@@ -55,7 +55,7 @@ func resources(pairs ...string) v1.ResourceList {
 }
 
 func TestContainerResources(t *testing.T) {
-	// The node of volumetest has 4 CPUs, 8Gi memory, 100Gi ephemeral storage.
+	// The node of fakehost has 4 CPUs, 8Gi memory, 100Gi ephemeral storage.
 	tests := map[string]struct {
 		container, resource, divisor string
 		want                         string

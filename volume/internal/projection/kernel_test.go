@@ -14,7 +14,7 @@ import (
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/volumetest"
+	"github.com/podvol/podvol/volume/fakehost"
 )
 
 // A secret on a real tmpfs: set up, updated, torn down.
@@ -27,7 +27,7 @@ func TestSecretOnTheKernel(t *testing.T) {
 		if err := b.plugin.Init(&real); err != nil {
 			t.Fatal(err)
 		}
-		b.use(volumetest.Pod("web", v1.Volume{Name: "vol", VolumeSource: source}))
+		b.use(fakehost.Pod("web", v1.Volume{Name: "vol", VolumeSource: source}))
 		b.provide("one")
 		b.setUp()
 		b.wantFiles(map[string]string{"key": "0644 one"})

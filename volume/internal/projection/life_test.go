@@ -20,7 +20,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/volumetest"
+	"github.com/podvol/podvol/volume/fakehost"
 )
 
 // oneOfEach is a volume of each plugin with its objects.
@@ -227,7 +227,7 @@ func TestFailedFirstSetUpLeavesNothing(t *testing.T) {
 		want     error
 	}{
 		"the object cannot be read": {func(b *bench) volume.MounterArgs {
-			b.host.InjectRole(volumetest.RoleFault{Err: boom})
+			b.host.InjectRole(fakehost.RoleFault{Err: boom})
 			return volume.MounterArgs{}
 		}, boom},
 		"mounting fails": {func(b *bench) volume.MounterArgs {
@@ -277,8 +277,8 @@ func TestCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	release := make(chan struct{})
 	defer close(release)
-	whileAsking := func(volumetest.RoleCall) bool { cancel(); return true }
-	b.host.InjectRole(volumetest.RoleFault{Match: whileAsking, Release: release})
+	whileAsking := func(fakehost.RoleCall) bool { cancel(); return true }
+	b.host.InjectRole(fakehost.RoleFault{Match: whileAsking, Release: release})
 	err := b.mounter().SetUp(ctx, volume.MounterArgs{})
 	if !errors.Is(err, context.Canceled) || volume.IsUncertain(err) {
 		t.Errorf("%v", err)
@@ -294,7 +294,7 @@ func TestFailedUpdateKeepsTheFiles(t *testing.T) {
 			return volume.MounterArgs{}
 		},
 		"the secret cannot be read": func(b *bench) volume.MounterArgs {
-			b.host.InjectRole(volumetest.RoleFault{Err: boom})
+			b.host.InjectRole(fakehost.RoleFault{Err: boom})
 			return volume.MounterArgs{}
 		},
 		"publishing fails": func(b *bench) volume.MounterArgs {
@@ -393,7 +393,7 @@ func TestTwoPods(t *testing.T) {
 	b.provide("one")
 	b.setUp()
 	first := b.pod
-	b.use(volumetest.Pod("db", v1.Volume{Name: "vol", VolumeSource: source}))
+	b.use(fakehost.Pod("db", v1.Volume{Name: "vol", VolumeSource: source}))
 	b.setUp()
 	second := b.dir()
 	b.use(first)
@@ -416,7 +416,7 @@ func TestConcurrentPods(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {
-			pod := volumetest.Pod(fmt.Sprint("web-", i), v1.Volume{Name: "vol", VolumeSource: source})
+			pod := fakehost.Pod(fmt.Sprint("web-", i), v1.Volume{Name: "vol", VolumeSource: source})
 			m, err := b.plugin.NewMounter(volume.NewSpecFromVolume(&pod.Spec.Volumes[0]), pod)
 			if err == nil {
 				err = m.SetUp(t.Context(), volume.MounterArgs{})

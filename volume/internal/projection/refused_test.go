@@ -13,8 +13,8 @@ import (
 
 	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/configmap"
-	"github.com/podvol/podvol/volume/volumetest"
 )
 
 func TestInvalidSpecsAreRefused(t *testing.T) {
@@ -144,10 +144,10 @@ func TestPodCertificateIsRefused(t *testing.T) {
 
 func TestForeignSpecs(t *testing.T) {
 	plugin := configmap.New()
-	if err := plugin.Init(volumetest.NewHost(t)); err != nil {
+	if err := plugin.Init(fakehost.New(t)); err != nil {
 		t.Fatal(err)
 	}
-	pod := volumetest.Pod("web")
+	pod := fakehost.Pod("web")
 	for name, spec := range map[string]*volume.Spec{
 		"nil": nil, "empty": {}, "a secret": volume.NewSpecFromVolume(&v1.Volume{Name: "vol", VolumeSource: fromSecret("s")}),
 		"a PersistentVolume": volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{}, false),

@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/volumetest"
+	"github.com/podvol/podvol/volume/fakehost"
 )
 
 // issuer is a TokenRequester that keeps what it was asked.
@@ -285,7 +285,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 			b.host.Add(secretObject("tls", map[string]string{"token": "canary"}))
 			usual := b.pod
 			b.Cleanup(func() { b.use(usual) })
-			b.use(volumetest.Pod("web", v1.Volume{Name: "vol", VolumeSource: fromSources(projectToken("token/x"), projectSecret("tls"))}))
+			b.use(fakehost.Pod("web", v1.Volume{Name: "vol", VolumeSource: fromSources(projectToken("token/x"), projectSecret("tls"))}))
 		},
 		"the issuer refuses": func() { i.err = errors.New("no") },
 	}

@@ -11,12 +11,12 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/configmap"
-	"github.com/podvol/podvol/volume/volumetest"
 )
 
 func TestPlugin(t *testing.T) {
-	host := volumetest.NewHost(t)
+	host := fakehost.New(t)
 	plugin := configmap.New()
 	if err := plugin.Init(host); err != nil {
 		t.Fatal(err)
@@ -26,7 +26,7 @@ func TestPlugin(t *testing.T) {
 		Data:       map[string]string{"app.yaml": "level: debug\n"},
 		BinaryData: map[string][]byte{"logo": {0x89}},
 	})
-	pod := volumetest.Pod("web", v1.Volume{Name: "config", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
+	pod := fakehost.Pod("web", v1.Volume{Name: "config", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
 		LocalObjectReference: v1.LocalObjectReference{Name: "app-config"}, DefaultMode: ptr.To[int32](0o440),
 		Items: []v1.KeyToPath{{Key: "app.yaml", Path: "etc/app.yaml"}, {Key: "logo", Path: "logo.png", Mode: ptr.To[int32](0o444)}},
 	}}})
@@ -72,12 +72,12 @@ func TestPlugin(t *testing.T) {
 
 // Scenario: an optional config map that does not exist.
 func TestOptionalMissing(t *testing.T) {
-	host := volumetest.NewHost(t)
+	host := fakehost.New(t)
 	plugin := configmap.New()
 	if err := plugin.Init(host); err != nil {
 		t.Fatal(err)
 	}
-	pod := volumetest.Pod("web", v1.Volume{Name: "config", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
+	pod := fakehost.Pod("web", v1.Volume{Name: "config", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
 		LocalObjectReference: v1.LocalObjectReference{Name: "later"}, Optional: ptr.To(true)}}})
 	m, err := plugin.NewMounter(volume.NewSpecFromVolume(&pod.Spec.Volumes[0]), pod)
 	if err != nil {

@@ -8,17 +8,17 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/downwardapi"
-	"github.com/podvol/podvol/volume/volumetest"
 )
 
 func TestPlugin(t *testing.T) {
-	host := volumetest.NewHost(t)
+	host := fakehost.New(t)
 	plugin := downwardapi.New(downwardapi.Config{})
 	if err := plugin.Init(host); err != nil {
 		t.Fatal(err)
 	}
-	pod := volumetest.Pod("web", v1.Volume{Name: "info", VolumeSource: v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{
+	pod := fakehost.Pod("web", v1.Volume{Name: "info", VolumeSource: v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{
 		Items: []v1.DownwardAPIVolumeFile{{Path: "labels", FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.labels"}}}}}})
 	spec := volume.NewSpecFromVolume(&pod.Spec.Volumes[0])
 

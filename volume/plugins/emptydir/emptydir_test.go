@@ -17,15 +17,15 @@ import (
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/emptydir"
-	"github.com/podvol/podvol/volume/volumetest"
 )
 
 const memory = v1.StorageMediumMemory
 
-func newPlugin(t *testing.T) (volume.VolumePlugin, *volumetest.Host) {
+func newPlugin(t *testing.T) (volume.VolumePlugin, *fakehost.Host) {
 	t.Helper()
-	h := volumetest.NewHost(t)
+	h := fakehost.New(t)
 	p := emptydir.New()
 	if err := p.Init(h); err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func withMemory(limit string) v1.Container {
 
 // withPages is a pod that may have huge pages.
 func withPages(name string) *v1.Pod {
-	pod := volumetest.Pod(name)
+	pod := fakehost.Pod(name)
 	pod.Spec.Containers = []v1.Container{container(v1.ResourceList{"hugepages-2Mi": resource.MustParse("4Mi")})}
 	return pod
 }
@@ -155,7 +155,7 @@ func TestSizeOfMemory(t *testing.T) {
 			if test.noRole {
 				h.Allocatable = nil
 			}
-			pod := volumetest.Pod("web")
+			pod := fakehost.Pod("web")
 			pod.Spec.InitContainers, pod.Spec.Containers = test.init, test.main
 			if test.pod != "" {
 				pod.Spec.Resources = &v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceMemory: resource.MustParse(test.pod)}}
@@ -174,13 +174,13 @@ func TestAllocatableCannotBeTold(t *testing.T) {
 	p, h := newPlugin(t)
 	broken := errors.New("no answer")
 	h.Allocatable = brokenNode{broken}
-	err := mounter(t, p, spec(memory, ""), volumetest.Pod("web")).SetUp(t.Context(), volume.MounterArgs{})
+	err := mounter(t, p, spec(memory, ""), fakehost.Pod("web")).SetUp(t.Context(), volume.MounterArgs{})
 	if !errors.Is(err, broken) || volume.IsUncertain(err) {
 		t.Errorf("SetUp = %v", err)
 	}
 	h.AssertTornDown(t)
-	setUp(t, mounter(t, p, spec("", ""), volumetest.Pod("web")), volume.MounterArgs{})
-	setUp(t, mounter(t, p, spec(memory, "1Mi"), volumetest.Pod("limited")), volume.MounterArgs{})
+	setUp(t, mounter(t, p, spec("", ""), fakehost.Pod("web")), volume.MounterArgs{})
+	setUp(t, mounter(t, p, spec(memory, "1Mi"), fakehost.Pod("limited")), volume.MounterArgs{})
 }
 
 type brokenNode struct{ err error }
@@ -218,7 +218,7 @@ func TestHugePages(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			p, h := newPlugin(t)
-			pod := volumetest.Pod("web")
+			pod := fakehost.Pod("web")
 			pod.Spec.Containers = test.containers
 			m, err := p.NewMounter(spec(test.medium, test.limit), pod)
 			if test.want == nil {
@@ -253,7 +253,7 @@ func TestRefusedSpecs(t *testing.T) {
 		refused["setuid"] = setuid
 	}
 	for name, s := range refused {
-		if _, err := p.NewMounter(s, volumetest.Pod("web")); err == nil || volume.IsUncertain(err) {
+		if _, err := p.NewMounter(s, fakehost.Pod("web")); err == nil || volume.IsUncertain(err) {
 			t.Errorf("%s: NewMounter = %v", name, err)
 		}
 	}
@@ -264,7 +264,7 @@ func TestFsGroup(t *testing.T) {
 	gid := int64(os.Getgid())
 	for _, medium := range []v1.StorageMedium{"", memory} {
 		p, _ := newPlugin(t)
-		m := mounter(t, p, spec(medium, ""), volumetest.Pod("web"))
+		m := mounter(t, p, spec(medium, ""), fakehost.Pod("web"))
 		setUp(t, m, volume.MounterArgs{FsGroup: &gid})
 		if info, err := os.Stat(m.GetPath()); err != nil || info.Mode() != fs.ModeDir|fs.ModeSetgid|0o777 {
 			t.Errorf("medium %q: mode %v, %v", medium, info.Mode(), err)
@@ -291,12 +291,12 @@ func TestModeOfNewerMinors(t *testing.T) {
 			if !kubeapi.Set(s.Volume.EmptyDir, "Mode", &test.mode) {
 				t.Skip("this minor of k8s.io/api has no emptyDir.mode")
 			}
-			m := mounter(t, p, s, volumetest.Pod("web"))
+			m := mounter(t, p, s, fakehost.Pod("web"))
 			setUp(t, m, volume.MounterArgs{FsGroup: test.gid})
 			if info, err := os.Stat(m.GetPath()); err != nil || info.Mode() != fs.ModeDir|test.want {
 				t.Errorf("medium %q, mode %#o: %v, %v", medium, test.mode, info.Mode(), err)
 			}
-			tearDown(t, p, volumetest.Pod("web"))
+			tearDown(t, p, fakehost.Pod("web"))
 			h.AssertTornDown(t)
 		}
 	}
@@ -306,7 +306,7 @@ func TestFailedSetUp(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		p, h := newPlugin(t)
 		h.Fake.Inject(fakemount.Fault{Match: func(c fakemount.Call) bool { return c.Op == mount.OpMount }, After: after, Err: unix.ENOMEM})
-		err := mounter(t, p, spec(memory, ""), volumetest.Pod("web")).SetUp(t.Context(), volume.MounterArgs{})
+		err := mounter(t, p, spec(memory, ""), fakehost.Pod("web")).SetUp(t.Context(), volume.MounterArgs{})
 		e, ok := errors.AsType[*volume.Error](err)
 		if !ok || e.Volume != "cache" || e.Pod.String() != "default/web" || !errors.Is(err, unix.ENOMEM) || volume.IsUncertain(err) {
 			t.Errorf("SetUp = %v", err)
@@ -347,14 +347,14 @@ func TestNamesAndAttributes(t *testing.T) {
 		}
 	}
 	want := volume.Attributes{Managed: true, SELinuxRelabel: true}
-	if got := mounter(t, p, s, volumetest.Pod("web")).GetAttributes(); got != want {
+	if got := mounter(t, p, s, fakehost.Pod("web")).GetAttributes(); got != want {
 		t.Errorf("attributes %+v", got)
 	}
 }
 
 func TestMetrics(t *testing.T) {
 	p, _ := newPlugin(t)
-	pod := volumetest.Pod("web")
+	pod := fakehost.Pod("web")
 	m := mounter(t, p, spec("", ""), pod)
 	setUp(t, m, volume.MounterArgs{})
 	if err := os.WriteFile(filepath.Join(m.GetPath(), "file"), make([]byte, 1<<20), 0o600); err != nil {

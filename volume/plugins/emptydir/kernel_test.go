@@ -13,8 +13,8 @@ import (
 	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/emptydir"
-	"github.com/podvol/podvol/volume/volumetest"
 )
 
 func TestKernelMedia(t *testing.T) {
@@ -25,7 +25,7 @@ func TestKernelMedia(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, medium := range []v1.StorageMedium{"", memory} {
-			pod := volumetest.Pod("web" + string(medium))
+			pod := fakehost.Pod("web" + string(medium))
 			m := mounter(t, p, spec(medium, "1Mi"), pod)
 			setUp(t, m, volume.MounterArgs{})
 			setUp(t, m, volume.MounterArgs{})

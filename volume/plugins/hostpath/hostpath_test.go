@@ -19,13 +19,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/hostpath"
-	"github.com/podvol/podvol/volume/volumetest"
 )
 
-func newPlugin(t *testing.T) (volume.VolumePlugin, *volumetest.Host) {
+func newPlugin(t *testing.T) (volume.VolumePlugin, *fakehost.Host) {
 	t.Helper()
-	h := volumetest.NewHost(t)
+	h := fakehost.New(t)
 	h.HostFiles = nil
 	p := hostpath.New(hostpath.Config{})
 	if err := p.Init(h); err != nil {

@@ -16,14 +16,14 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
+	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/hostpath"
-	"github.com/podvol/podvol/volume/volumetest"
 )
 
 // configured returns a plugin on a host of its own.
-func configured(t *testing.T, config hostpath.Config) (volume.VolumePlugin, *volumetest.Host) {
+func configured(t *testing.T, config hostpath.Config) (volume.VolumePlugin, *fakehost.Host) {
 	t.Helper()
-	h := volumetest.NewHost(t)
+	h := fakehost.New(t)
 	h.HostFiles = nil
 	p := hostpath.New(config)
 	if err := p.Init(h); err != nil {
@@ -124,7 +124,7 @@ func TestStockPluginOnlyMounts(t *testing.T) {
 
 func TestProvisionedVolume(t *testing.T) {
 	setUmask(t, 0o077)
-	h := volumetest.NewHost(t)
+	h := fakehost.New(t)
 	base := hostpath.DefaultBase(h.RootDir)
 	p := hostpath.New(provisioning(base))
 	if err := p.Init(h); err != nil {
@@ -167,7 +167,7 @@ func TestVolumesAreMadeOnThisNodeOnly(t *testing.T) {
 	topology := func(key, value string) v1.TopologySelectorTerm {
 		return v1.TopologySelectorTerm{MatchLabelExpressions: []v1.TopologySelectorLabelRequirement{{Key: key, Values: []string{value}}}}
 	}
-	own := string(volumetest.NodeName)
+	own := string(fakehost.NodeName)
 	for name, tc := range map[string]struct {
 		node     *v1.Node
 		allowed  []v1.TopologySelectorTerm

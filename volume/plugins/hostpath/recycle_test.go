@@ -14,9 +14,9 @@ import (
 	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/hostpath"
 	"github.com/podvol/podvol/volume/recyclerpod"
-	"github.com/podvol/podvol/volume/volumetest"
 )
 
 // releasedAt is a volume that its claim has left.
@@ -192,7 +192,7 @@ func TestWhoUsesTheVolumeIsAskedAgainRightBefore(t *testing.T) {
 
 func TestKernelVolumeWithAMountedSubPathIsKept(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		h := volumetest.NewHost(t)
+		h := fakehost.New(t)
 		h.Mounter = host.New(host.Config{})
 		base := filepath.Join(t.TempDir(), "base")
 		sub := filepath.Join(t.TempDir(), "another-root", "pods", "u1", "volume-subpaths", "pvc-uid-data", "web", "0")

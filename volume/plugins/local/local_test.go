@@ -17,14 +17,14 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/plugins/local"
-	"github.com/podvol/podvol/volume/volumetest"
 )
 
-func newPlugin(t *testing.T) (volume.VolumePlugin, *volumetest.Host) {
+func newPlugin(t *testing.T) (volume.VolumePlugin, *fakehost.Host) {
 	t.Helper()
-	h := volumetest.NewHost(t)
+	h := fakehost.New(t)
 	h.HostFiles = nil
 	return pluginOf(t, h), h
 }

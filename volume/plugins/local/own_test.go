@@ -14,8 +14,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/fsgroup"
-	"github.com/podvol/podvol/volume/volumetest"
 )
 
 // ownGroup is one that this process can give its files to.
@@ -144,7 +144,7 @@ func TestFsGroupOfPodsAtOnce(t *testing.T) {
 					walks++
 				})
 			}}
-			m, err := p.NewMounter(spec(disk), pod(volumetest.Pod(fmt.Sprint(n)).UID))
+			m, err := p.NewMounter(spec(disk), pod(fakehost.Pod(fmt.Sprint(n)).UID))
 			if err == nil {
 				err = m.SetUp(t.Context(), args)
 			}
@@ -184,7 +184,7 @@ func TestFsGroupThatFailed(t *testing.T) {
 
 // A host whose files are elsewhere must say how they are given to groups.
 func TestFsGroupOfAnotherHost(t *testing.T) {
-	h := volumetest.NewHost(t)
+	h := fakehost.New(t)
 	h.HostFiles = struct{ volume.HostFiles }{h.HostFiles}
 	p := pluginOf(t, h)
 	disk, file := diskWithFile(t)

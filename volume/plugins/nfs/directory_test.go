@@ -20,13 +20,13 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/nfs"
-	"github.com/podvol/podvol/volume/volumetest"
 )
 
 // newMaker returns a plugin that may make directories below /export and
 // /export/deep of a server, and where that export is.
-func newMaker(t *testing.T) (volume.VolumePlugin, *volumetest.Host, string) {
+func newMaker(t *testing.T) (volume.VolumePlugin, *fakehost.Host, string) {
 	t.Helper()
 	p, h := newPluginWith(t, nfs.ServerPolicy{Server: "server", Allow: []string{"vers", "soft"}, MakeBelow: []string{"/export/", "/export/deep"}})
 	dir := t.TempDir()
@@ -216,23 +216,23 @@ func TestDirectoriesThatMayNotBeMade(t *testing.T) {
 
 func TestDirectoriesThatCannotBeMade(t *testing.T) {
 	for name, tc := range map[string]struct {
-		prepare func(t *testing.T, h *volumetest.Host, dir string)
+		prepare func(t *testing.T, h *fakehost.Host, dir string)
 		because []string
 		is      error
 	}{
-		"a link on the way": {func(t *testing.T, _ *volumetest.Host, dir string) {
+		"a link on the way": {func(t *testing.T, _ *fakehost.Host, dir string) {
 			must(t, os.Symlink(t.TempDir(), filepath.Join(dir, "a")))
 		}, []string{`"a" cannot be used`, "symbolic link"}, nil},
-		"a link at the end": {func(t *testing.T, _ *volumetest.Host, dir string) {
+		"a link at the end": {func(t *testing.T, _ *fakehost.Host, dir string) {
 			must(t, errors.Join(os.Mkdir(filepath.Join(dir, "a"), 0o700), os.Symlink("..", filepath.Join(dir, "a/b"))))
 		}, []string{`"a/b" cannot be used`, "symbolic link"}, nil},
-		"a file": {func(t *testing.T, _ *volumetest.Host, dir string) {
+		"a file": {func(t *testing.T, _ *fakehost.Host, dir string) {
 			must(t, os.WriteFile(filepath.Join(dir, "a"), nil, 0o600))
 		}, []string{`"a" cannot be used`, "no directory"}, nil},
-		"no export": {func(_ *testing.T, h *volumetest.Host, _ string) {
+		"no export": {func(_ *testing.T, h *fakehost.Host, _ string) {
 			h.Fake.Inject(fakemount.Fault{Match: isMount, Err: mount.ErrAccessDenied})
 		}, []string{"/etc/exports"}, mount.ErrAccessDenied},
-		"a server that is gone": {func(_ *testing.T, h *volumetest.Host, _ string) {
+		"a server that is gone": {func(_ *testing.T, h *fakehost.Host, _ string) {
 			h.Fake.Inject(fakemount.Fault{Match: isMount, Nth: 2, Err: mount.ErrTimedOut})
 		}, []string{"server:/export/a/b seems to be missing"}, mount.ErrTimedOut},
 	} {

@@ -12,9 +12,9 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 	"github.com/podvol/podvol/volume/recyclerpod"
-	"github.com/podvol/podvol/volume/volumetest"
 )
 
 const (
@@ -22,9 +22,9 @@ const (
 	makeVol1      = nfs.AnnotationMakeVolumeDirectory + "/vol1"
 )
 
-func newPluginWith(t *testing.T, policy ...nfs.ServerPolicy) (volume.VolumePlugin, *volumetest.Host) {
+func newPluginWith(t *testing.T, policy ...nfs.ServerPolicy) (volume.VolumePlugin, *fakehost.Host) {
 	t.Helper()
-	h := volumetest.NewHost(t)
+	h := fakehost.New(t)
 	p := nfs.New(nfs.Config{Inline: nfs.InlinePolicy{Servers: policy}})
 	if err := p.Init(h); err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func annotated(keysAndValues ...string) *v1.Pod {
 }
 
 // mountedWith sets a volume up and returns the options of the one mount.
-func mountedWith(t *testing.T, p volume.VolumePlugin, h *volumetest.Host, spec *volume.Spec, pod *v1.Pod) ([]string, error) {
+func mountedWith(t *testing.T, p volume.VolumePlugin, h *fakehost.Host, spec *volume.Spec, pod *v1.Pod) ([]string, error) {
 	t.Helper()
 	m, err := p.NewMounter(spec, pod)
 	if err != nil {

@@ -15,13 +15,13 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/nfs"
-	"github.com/podvol/podvol/volume/volumetest"
 )
 
-func newPlugin(t *testing.T) (volume.VolumePlugin, *volumetest.Host) {
+func newPlugin(t *testing.T) (volume.VolumePlugin, *fakehost.Host) {
 	t.Helper()
-	h := volumetest.NewHost(t)
+	h := fakehost.New(t)
 	p := nfs.New(nfs.Config{})
 	if err := p.Init(h); err != nil {
 		t.Fatal(err)
@@ -83,7 +83,7 @@ func tearDown(t *testing.T, p volume.VolumePlugin, name string, uid types.UID) {
 	}
 }
 
-func entryAt(t *testing.T, h *volumetest.Host, dir string) (mount.Entry, bool) {
+func entryAt(t *testing.T, h *fakehost.Host, dir string) (mount.Entry, bool) {
 	t.Helper()
 	e, ok, err := h.Fake.Table().At(dir)
 	if err != nil {
@@ -92,7 +92,7 @@ func entryAt(t *testing.T, h *volumetest.Host, dir string) (mount.Entry, bool) {
 	return e, ok
 }
 
-func wantGone(t *testing.T, h *volumetest.Host, dir string) {
+func wantGone(t *testing.T, h *fakehost.Host, dir string) {
 	t.Helper()
 	if e, ok := entryAt(t, h, dir); ok {
 		t.Errorf("%s is still mounted at %s", e.Source, dir)

@@ -10,8 +10,8 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/fakemount"
+	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/nfs"
-	"github.com/podvol/podvol/volume/volumetest"
 )
 
 // sharingMounter shows every mount by the name of the server that came first, as
@@ -33,7 +33,7 @@ func (s *sharingMounter) MountContext(ctx context.Context, r mount.Request) erro
 }
 
 func TestSeveralNamesOfOneServer(t *testing.T) {
-	h := volumetest.NewHost(t)
+	h := fakehost.New(t)
 	h.Host.Mounter = &sharingMounter{Mounter: h.Fake}
 	p := nfs.New(nfs.Config{})
 	if err := p.Init(&h.Host); err != nil {

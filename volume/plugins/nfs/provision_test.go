@@ -20,13 +20,13 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
+	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 	"github.com/podvol/podvol/volume/validation"
-	"github.com/podvol/podvol/volume/volumetest"
 )
 
 // shareOf makes the host's fake serve 10.0.0.1:/export from a new directory.
-func shareOf(t testing.TB, h *volumetest.Host) string {
+func shareOf(t testing.TB, h *fakehost.Host) string {
 	t.Helper()
 	dir := t.TempDir()
 	h.Fake.Serve("10.0.0.1:/export", dir)
@@ -263,7 +263,7 @@ func TestOnDelete(t *testing.T) {
 		{annotation: "retain", want: "pvc-data pvc-data/file"}, {annotation: "archive", want: "archived-pvc-data archived-pvc-data/file"},
 		{class: "retain", annotation: "delete", want: "pvc-data pvc-data/file"},
 	} {
-		h := volumetest.NewHost(t)
+		h := fakehost.New(t)
 		p := nfs.New(nfs.Config{Provision: nfs.ProvisionConfig{OnDelete: test.config}})
 		if err := p.Init(h); err != nil {
 			t.Fatal(err)
@@ -287,11 +287,11 @@ func TestOnDelete(t *testing.T) {
 
 func TestProvisionConfig(t *testing.T) {
 	for _, wrong := range []nfs.ProvisionConfig{{MountPermissions: 0o4755}, {MountPermissions: 0o070}, {OnDelete: "shred"}} {
-		if err := nfs.New(nfs.Config{Provision: wrong}).Init(volumetest.NewHost(t)); !errors.As(err, new(*volume.InvalidSpecError)) {
+		if err := nfs.New(nfs.Config{Provision: wrong}).Init(fakehost.New(t)); !errors.As(err, new(*volume.InvalidSpecError)) {
 			t.Errorf("%+v: %v", wrong, err)
 		}
 	}
-	h := volumetest.NewHost(t)
+	h := fakehost.New(t)
 	p := nfs.New(nfs.Config{Provision: nfs.ProvisionConfig{MountPermissions: 0o2770}})
 	if err := p.Init(h); err != nil {
 		t.Fatal(err)
@@ -383,7 +383,7 @@ func TestProvisionersRace(t *testing.T) {
 }
 
 func BenchmarkProvisionAndDelete(b *testing.B) {
-	h := volumetest.NewHost(b)
+	h := fakehost.New(b)
 	p := nfs.New(nfs.Config{})
 	if err := p.Init(h); err != nil {
 		b.Fatal(err)

@@ -12,19 +12,19 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/projected"
-	"github.com/podvol/podvol/volume/volumetest"
 )
 
 // The volume that the API adds to every pod, and some more.
 func TestPlugin(t *testing.T) {
-	host := volumetest.NewHost(t)
+	host := fakehost.New(t)
 	plugin := projected.New(projected.Config{})
 	if err := plugin.Init(host); err != nil {
 		t.Fatal(err)
 	}
 	host.Add(&v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kube-root-ca.crt"}, Data: map[string]string{"ca.crt": "PEM"}})
-	pod := volumetest.Pod("web", v1.Volume{Name: "kube-api-access", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{
+	pod := fakehost.Pod("web", v1.Volume{Name: "kube-api-access", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{
 		Sources: []v1.VolumeProjection{
 			{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: ptr.To[int64](3607)}},
 			{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: v1.LocalObjectReference{Name: "kube-root-ca.crt"}, Items: []v1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}}}},

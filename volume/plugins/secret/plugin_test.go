@@ -11,18 +11,18 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/secret"
-	"github.com/podvol/podvol/volume/volumetest"
 )
 
 func TestPlugin(t *testing.T) {
-	host := volumetest.NewHost(t)
+	host := fakehost.New(t)
 	plugin := secret.New(secret.Config{})
 	if err := plugin.Init(host); err != nil {
 		t.Fatal(err)
 	}
 	host.Add(&v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tls"}, Data: map[string][]byte{"tls.key": []byte("canary")}})
-	pod := volumetest.Pod("web", v1.Volume{Name: "certs", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{
+	pod := fakehost.Pod("web", v1.Volume{Name: "certs", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{
 		SecretName: "tls", DefaultMode: ptr.To[int32](0o400)}}})
 	spec := volume.NewSpecFromVolume(&pod.Spec.Volumes[0])
 
@@ -58,14 +58,14 @@ func TestPlugin(t *testing.T) {
 
 // On disk, no mount is made, and none is needed to take the volume down.
 func TestOnDiskMountsNothing(t *testing.T) {
-	host := volumetest.NewHost(t)
+	host := fakehost.New(t)
 	host.Add(&v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"}, Data: map[string][]byte{"key": []byte("x")}})
 	plugin := secret.New(secret.Config{OnDisk: true})
 	if err := plugin.Init(host); err != nil {
 		t.Fatal(err)
 	}
 	v := v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}}}
-	pod := volumetest.Pod("web", v)
+	pod := fakehost.Pod("web", v)
 	mounter, err := plugin.NewMounter(volume.NewSpecFromVolume(&v), pod)
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package volumetest_test
+package fakehost_test
 
 import (
 	"context"
@@ -19,10 +19,10 @@ import (
 
 	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/volumetest"
+	"github.com/podvol/podvol/volume/fakehost"
 )
 
-func role[R any](t *testing.T, h *volumetest.Host) R {
+func role[R any](t *testing.T, h *fakehost.Host) R {
 	t.Helper()
 	r, err := volume.Role[R](h)
 	if err != nil {
@@ -36,7 +36,7 @@ func meta(namespace, name string) metav1.ObjectMeta {
 }
 
 func TestObjects(t *testing.T) {
-	h := volumetest.NewHost(t)
+	h := fakehost.New(t)
 	secret := &v1.Secret{ObjectMeta: meta("ns", "s"), Data: map[string][]byte{"k": []byte("v")}}
 	h.Add(secret, &v1.ConfigMap{ObjectMeta: meta("ns", "c"), Data: map[string]string{"k": "v"}})
 	secret.Data["k"] = []byte("changed")
@@ -54,14 +54,14 @@ func TestObjects(t *testing.T) {
 	if !ok || !errors.Is(err, volume.ErrNotFound) || missing.Ref != volume.NewObjectRef("ConfigMap", "ns", "c") {
 		t.Errorf("a missing config map: %v", err)
 	}
-	want := []volumetest.RoleCall{{"GetSecret", "ns", "s"}, {"GetConfigMap", "ns", "c"}, {"GetConfigMap", "ns", "c"}}
+	want := []fakehost.RoleCall{{"GetSecret", "ns", "s"}, {"GetConfigMap", "ns", "c"}, {"GetConfigMap", "ns", "c"}}
 	if diff := cmp.Diff(want, h.RoleCalls()); diff != "" {
 		t.Error(diff)
 	}
 }
 
 func TestTrustBundles(t *testing.T) {
-	h := volumetest.NewHost(t)
+	h := fakehost.New(t)
 	for _, b := range []struct{ name, signer, label, pem string }{
 		{"b", "example.com/s", "x", "B\n"}, {"a", "example.com/s", "x", "A\n"},
 		{"again", "example.com/s", "x", "A\n"}, {"y", "example.com/s", "y", "Y\n"}, {"other", "example.com/o", "x", "O\n"},
@@ -91,7 +91,7 @@ func TestTrustBundles(t *testing.T) {
 }
 
 func TestTokens(t *testing.T) {
-	h := volumetest.NewHost(t)
+	h := fakehost.New(t)
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	h.Now = func() time.Time { return now }
 	tokens := role[volume.TokenRequester](t, h)
@@ -121,11 +121,11 @@ func TestTokens(t *testing.T) {
 
 func TestRoleFaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := volumetest.NewHost(t)
+		h := fakehost.New(t)
 		failed := errors.New("no answer")
 		remove := h.InjectRole(
-			volumetest.RoleFault{Match: func(c volumetest.RoleCall) bool { return c.Method == "GetAllocatable" }, Err: failed},
-			volumetest.RoleFault{Match: func(c volumetest.RoleCall) bool { return c.Name == "slow" }, Release: make(chan struct{})},
+			fakehost.RoleFault{Match: func(c fakehost.RoleCall) bool { return c.Method == "GetAllocatable" }, Err: failed},
+			fakehost.RoleFault{Match: func(c fakehost.RoleCall) bool { return c.Name == "slow" }, Release: make(chan struct{})},
 		)
 		allocatable := role[volume.AllocatableGetter](t, h)
 		if _, err := allocatable.GetAllocatable(t.Context()); !errors.Is(err, failed) {
@@ -149,7 +149,7 @@ func TestRoleFaults(t *testing.T) {
 }
 
 func TestARoleCanBeTakenAway(t *testing.T) {
-	h := volumetest.NewHost(t)
+	h := fakehost.New(t)
 	h.Secrets = nil
 	_, err := volume.Role[volume.SecretGetter](h)
 	if _, ok := errors.AsType[*volume.MissingRoleError](err); !ok {
@@ -159,16 +159,63 @@ func TestARoleCanBeTakenAway(t *testing.T) {
 }
 
 func TestEventsConcurrently(t *testing.T) {
-	h := volumetest.NewHost(t)
+	h := fakehost.New(t)
 	events := role[volume.EventSink](t, h)
 	var group sync.WaitGroup
 	for range 10 {
-		group.Go(func() { events.Event(volumetest.Pod("p"), v1.EventTypeWarning, "FailedMount", "why") })
+		group.Go(func() { events.Event(fakehost.Pod("p"), v1.EventTypeWarning, "FailedMount", "why") })
 	}
 	group.Wait()
 	got := h.RecordedEvents()
-	if len(got) != 10 || got[0].PodUID != volumetest.Pod("p").UID || got[0].Reason != "FailedMount" || got[0].Message != "why" {
+	if len(got) != 10 || got[0].PodUID != fakehost.Pod("p").UID || got[0].Reason != "FailedMount" || got[0].Message != "why" {
 		t.Errorf("events %v", got)
+	}
+}
+
+func TestRestarted(t *testing.T) {
+	h := fakehost.New(t)
+	h.Add(&v1.ConfigMap{ObjectMeta: meta("ns", "c")})
+	h.Secrets = nil
+	if err := h.GetMounter().Mount("tmpfs", filepath.Join(h.RootDir, "pods"), "tmpfs", nil); err != nil {
+		t.Fatal(err)
+	}
+	role[volume.EventSink](t, h).Event(fakehost.Pod("p"), v1.EventTypeWarning, "FailedMount", "why")
+	failed := errors.New("no answer")
+	h.InjectRole(fakehost.RoleFault{Err: failed})
+	own := fakehost.RoleCall{Method: "Own", Name: "x"}
+	if err := h.DoRole(t.Context(), own, func() error { return nil }); !errors.Is(err, failed) {
+		t.Errorf("a role of the test's own under a fault: %v", err)
+	}
+	if diff := cmp.Diff([]fakehost.RoleCall{own}, h.RoleCalls()); diff != "" {
+		t.Error(diff)
+	}
+	again := h.Restarted()
+	if len(again.RecordedEvents()) > 0 || len(again.RoleCalls()) > 0 {
+		t.Errorf("a new process remembers events %v, calls %v", again.RecordedEvents(), again.RoleCalls())
+	}
+	if _, err := role[volume.ConfigMapGetter](t, again).GetConfigMap(t.Context(), "ns", "c"); err != nil {
+		t.Errorf("an object after the restart: %v", err)
+	}
+	role[volume.SecretGetter](t, again)
+	if diff := cmp.Diff(h.Mounts(t), again.Mounts(t)); diff != "" || len(again.Mounts(t)) != 1 || again.Fake != h.Fake {
+		t.Errorf("mounts before and after the restart:\n%s", diff)
+	}
+}
+
+func TestDirectoriesThatMayStay(t *testing.T) {
+	h := fakehost.New(t)
+	kept := filepath.Join(h.RootDir, "plugins", "x")
+	if err := os.MkdirAll(kept, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	isKept := func(dir string) bool { return strings.HasPrefix(dir, kept) }
+	h.AssertTornDown(t, isKept)
+	if err := os.WriteFile(filepath.Join(kept, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := &recorder{TB: t}
+	if h.AssertTornDown(r, isKept); len(r.errors) != 1 {
+		t.Errorf("of a file in a directory that may stay: %q", r.errors)
 	}
 }
 
@@ -189,7 +236,7 @@ func (r *recorder) Fatalf(format string, a ...any) { r.Errorf(format, a...); pan
 func TestAReaderThatChangesAnObjectFails(t *testing.T) {
 	for name, change := range map[string]bool{"unchanged": false, "changed": true} {
 		r := &recorder{TB: t}
-		h := volumetest.NewHost(r)
+		h := fakehost.New(r)
 		h.Add(&v1.ConfigMap{ObjectMeta: meta("ns", "c"), Data: map[string]string{"k": "v"}})
 		got, err := role[volume.ConfigMapGetter](t, h).GetConfigMap(t.Context(), "ns", "c")
 		if err != nil {
@@ -221,7 +268,7 @@ func TestAssertClean(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			h := volumetest.NewHost(t)
+			h := fakehost.New(t)
 			for _, dir := range tc.dirs {
 				if err := os.MkdirAll(filepath.Join(h.RootDir, dir), 0o755); err != nil {
 					t.Fatal(err)

@@ -1,4 +1,4 @@
-package volumetest
+package fakehost
 
 import (
 	"io/fs"
@@ -15,54 +15,54 @@ import (
 // the root but its empty directories "pods" and "plugins".
 func (h *Host) AssertClean(t testing.TB) {
 	t.Helper()
-	h.assertNothingMounted(t)
-	for _, left := range h.leftovers(t) {
+	h.AssertNothingMounted(t)
+	for _, left := range h.Leftovers(t) {
 		t.Errorf("left behind: %s", left)
 	}
 }
 
 // AssertTornDown is AssertClean for tests of a plugin alone. It bears with the
-// empty directories of a pod that its plugins share, which whoever runs the
-// plugins removes when the pod is gone: pods/<uid>, its "volumes" and
-// "plugins", and in these one for each plugin.
-func (h *Host) AssertTornDown(t testing.TB) {
+// empty directories of a pod that its plugins share, which the caller of the plugins
+// removes when the pod is gone: pods/<uid>, its "volumes" and "plugins", and in these
+// one for each plugin. It also bears with the directories for which one of mayStay returns
+// true, given their absolute paths, but not with the files in them.
+func (h *Host) AssertTornDown(t testing.TB, mayStay ...func(dir string) bool) {
 	t.Helper()
-	h.assertNothingMounted(t)
-	for _, left := range h.leftovers(t) {
-		if !isShared(left) {
+	h.AssertNothingMounted(t)
+	for _, left := range h.Leftovers(t) {
+		dir, isDir := strings.CutSuffix(left, "/")
+		stays := func(f func(string) bool) bool { return f(filepath.Join(h.RootDir, dir)) }
+		if !isShared(left) && (!isDir || !slices.ContainsFunc(mayStay, stays)) {
 			t.Errorf("left behind: %s", left)
 		}
 	}
 }
 
-func (h *Host) assertNothingMounted(t testing.TB) {
+// AssertNothingMounted fails the test for each of [Host.Mounts].
+func (h *Host) AssertNothingMounted(t testing.TB) {
 	t.Helper()
-	for _, e := range h.mounts(t) {
+	for _, e := range h.Mounts(t) {
 		t.Errorf("still mounted: %s %s on %s", e.FSType, e.Source, e.Target)
 	}
 }
 
-// mounts are those on the fake, or below the root on a kernel that has others.
-func (h *Host) mounts(t testing.TB) []mount.Entry {
-	t.Helper()
-	return slices.DeleteFunc(h.allMounts(t), func(e mount.Entry) bool {
-		return e.Target == "/" || h.Fake == nil && !strings.HasPrefix(e.Target, h.RootDir+"/")
-	})
-}
-
-func (h *Host) allMounts(t testing.TB) []mount.Entry {
+// Mounts are those on the fake, or below the root on a kernel that has others, oldest
+// first.
+func (h *Host) Mounts(t testing.TB) []mount.Entry {
 	t.Helper()
 	mounts := table.Of(h.GetMounter())
 	entries, err := mounts.All()
 	if err != nil {
 		t.Error(err)
 	}
-	return entries
+	return slices.DeleteFunc(entries, func(e mount.Entry) bool {
+		return e.Target == "/" || h.Fake == nil && !strings.HasPrefix(e.Target, h.RootDir+"/")
+	})
 }
 
-// leftovers lists what is below the root, relative to it, but for the
+// Leftovers lists all entries below the root, relative to it, but for the
 // directories "pods" and "plugins" themselves. Directories end in a slash.
-func (h *Host) leftovers(t testing.TB) []string {
+func (h *Host) Leftovers(t testing.TB) []string {
 	t.Helper()
 	var left []string
 	err := filepath.WalkDir(h.RootDir, func(path string, entry fs.DirEntry, err error) error {

@@ -1,11 +1,13 @@
-package volumetest
+package fakehost
 
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,18 +19,17 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// NodeName is the name of the node that [NewHost] makes.
+// NodeName is the name of the node that [New] makes.
 const NodeName types.NodeName = "node1"
 
 // Host is a fake node. Its role fields (Secrets, ConfigMaps, Tokens,
 // TrustBundles, Allocatable, Events, HostFiles) are filled with what the other methods
 // feed; set one to nil to take that role away. Releases says of every
-// PersistentVolume that its data may be destroyed; nobody runs Pods but on a
-// [Node]. Its methods are safe for concurrent use; its fields must be set before
+// PersistentVolume that its data may be destroyed. Pods is nil. Its methods are safe for concurrent use; its fields must be set before
 // the host is used.
 type Host struct {
 	volume.Host
-	// Fake is the mounter, the same as GetMounter returns; nil on a [Node] that
+	// Fake is the mounter, the same as GetMounter returns; nil on a host that
 	// mounts for real.
 	Fake *fakemount.Mounter
 	// NodeAllocatable is what the role Allocatable answers.
@@ -45,15 +46,15 @@ type Host struct {
 
 var _ volume.VolumeHost = (*Host)(nil)
 
-// NewHost returns a node whose root directory, with an empty directory "pods",
+// New returns a node whose root directory, with an empty directory "pods",
 // is below t.TempDir. At the end of the test its mounter is closed, and the
 // test fails if an object that a role had returned was changed.
-func NewHost(t testing.TB) *Host {
+func New(t testing.TB) *Host {
 	t.Helper()
 	fake := fakemount.New()
 	// What was kept beside the mounts a plugin would take for its own.
 	fake.KeepIn(t.TempDir())
-	h := newHost(t, newRoot(t, t.TempDir()), fake, &objectMap{})
+	h := newHost(t, newRoot(t), fake, &objectMap{})
 	h.Fake = fake
 	t.Cleanup(func() {
 		h.objects.assertUnchanged(t)
@@ -64,10 +65,39 @@ func NewHost(t testing.TB) *Host {
 	return h
 }
 
-// newRoot makes dir a root directory, with an empty directory "pods".
-func newRoot(t testing.TB, dir string) string {
+// NewOnKernel is [New] with a mounter that mounts for real, in this mount
+// namespace. At the end of the test, all mounts left below the root are detached, so
+// that the data they show is not deleted with the directory.
+func NewOnKernel(t testing.TB, mounter mount.Interface) *Host {
 	t.Helper()
-	root, err := filepath.EvalSymlinks(dir)
+	h := newHost(t, newRoot(t), mounter, &objectMap{})
+	t.Cleanup(func() {
+		h.objects.assertUnchanged(t)
+		for _, e := range slices.Backward(h.Mounts(t)) {
+			if err := unix.Unmount(e.Target, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+				t.Errorf("unmount %s: %v", e.Target, err)
+			}
+		}
+	})
+	return h
+}
+
+// Restarted returns the host as a new process on the node finds it: root directory,
+// mounts, objects, NodeAllocatable and Now stay. Roles that were replaced or taken
+// away are there again; events, calls and faults of roles are forgotten.
+func (h *Host) Restarted() *Host {
+	again := newHost(h.t, h.RootDir, h.GetMounter(), h.objects)
+	again.Fake, again.NodeAllocatable, again.Now = h.Fake, h.NodeAllocatable, h.Now
+	return again
+}
+
+// T is the test that the host was made for.
+func (h *Host) T() testing.TB { return h.t }
+
+// newRoot makes a root directory, with an empty directory "pods".
+func newRoot(t testing.TB) string {
+	t.Helper()
+	root, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package volumetest
+package fakehost
 
 import (
 	"slices"

@@ -1,4 +1,4 @@
-package volumetest
+package fakehost
 
 import (
 	"sync"
@@ -32,7 +32,7 @@ func (h *Host) Add(objects ...metav1.Object) {
 	for _, o := range objects {
 		ref, copied, ok := referTo(o)
 		if !ok {
-			h.t.Fatalf("volumetest: no role returns a %T", o)
+			h.t.Fatalf("fakehost: no role returns a %T", o)
 		}
 		h.objects.put(ref, object{lent: copied, pristine: copied.DeepCopyObject()})
 	}

@@ -1,4 +1,4 @@
-package volumetest
+package fakehost
 
 import (
 	"cmp"
@@ -25,7 +25,7 @@ import (
 type RoleCall struct {
 	// Method is the method's name: GetSecret, GetConfigMap, RequestToken,
 	// GetTrustBundle, GetTrustBundlesBySigner, GetAllocatable, Stat, MakeDir,
-	// MakeFile, VerifyReleased or RunPod.
+	// MakeFile, SetOwnership or VerifyReleased; or one of the caller of DoRole.
 	Method string
 	// Namespace and Name say what was asked for: an object, a service
 	// account, or as Name a signer or a path.
@@ -43,6 +43,12 @@ func (h *Host) InjectRole(faults ...RoleFault) (remove func()) { return h.faults
 // events excepted.
 func (h *Host) RoleCalls() []RoleCall { return h.faults.Calls() }
 
+// DoRole runs a call of a role that is the caller's own, as one of the host's own: it
+// meets injected faults and is among RoleCalls.
+func (h *Host) DoRole(ctx context.Context, call RoleCall, effect func() error) error {
+	return h.faults.Do(ctx, call, effect)
+}
+
 // ResetRoleCalls empties the log of RoleCalls.
 func (h *Host) ResetRoleCalls() { h.faults.ResetCalls() }
 
@@ -58,6 +64,14 @@ type (
 
 // serial counts tokens.
 type serial struct{ atomic.Int64 }
+
+// releaseRole lets everything be destroyed.
+type releaseRole struct{ host *Host }
+
+// VerifyReleased implements [volume.ReleaseVerifier].
+func (r releaseRole) VerifyReleased(ctx context.Context, pv *v1.PersistentVolume) error {
+	return r.host.faults.Do(ctx, RoleCall{Method: "VerifyReleased", Name: pv.Name}, func() error { return nil })
+}
 
 func answer[T any](ctx context.Context, h *Host, call RoleCall, effect func() (T, error)) (T, error) {
 	var result T
@@ -141,7 +155,7 @@ func (r tokenRole) RequestToken(ctx context.Context, namespace, serviceAccount s
 			"aud": issued.Spec.Audiences,
 			"exp": expires.Unix(),
 			"iat": now.Unix(),
-			"iss": "volumetest",
+			"iss": "fakehost",
 			"jti": fmt.Sprintf("token-%d", r.host.tokens.Add(1)),
 			"sub": "system:serviceaccount:" + namespace + ":" + serviceAccount,
 		})
