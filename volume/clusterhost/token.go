@@ -8,6 +8,8 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/util/clocks"
 )
 
 const (
@@ -98,10 +100,9 @@ func (t *token) wantsRenewal(now time.Time) bool {
 	return t.age(now) >= t.due && !now.Before(t.notBefore)
 }
 
-// age is by whichever clock says more: the monotonic one stands still while the
-// machine sleeps, the other one may be set.
+// age is by the clock that says more.
 func (t *token) age(now time.Time) time.Duration {
-	return max(now.Sub(t.sent), now.Round(0).Sub(t.sent.Round(0)))
+	return clocks.Between(t.sent, now)
 }
 
 // pausing is the token after one more request for another has failed.

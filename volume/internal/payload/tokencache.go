@@ -10,6 +10,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/clocks"
 	"github.com/podvol/podvol/util/keylock"
 )
 
@@ -40,8 +41,8 @@ type token struct {
 }
 
 // TokenCache holds tokens until they are due for renewal: at 80 % of their
-// life, or 24 hours after they were issued. Its zero value is ready and its
-// methods are safe for concurrent use.
+// life, or 24 hours after they were issued, by the wall clock or the monotonic
+// one. Its zero value is ready and its methods are safe for concurrent use.
 type TokenCache struct {
 	busy keylock.Map[tokenKey]
 
@@ -61,7 +62,7 @@ func (c *TokenCache) get(ctx context.Context, key tokenKey, request func() (*aut
 	defer unlock()
 	now := time.Now()
 	old, found := c.find(key)
-	if found && now.Before(old.due) {
+	if found && !clocks.IsDue(old.due, now) {
 		return old, nil
 	}
 	fresh, err := issue(now, key, request)
@@ -70,7 +71,7 @@ func (c *TokenCache) get(ctx context.Context, key tokenKey, request func() (*aut
 		// The requester has a cache of its own, and could not renew it.
 		fresh.due = earlier(now.Add(retryToken), fresh.due)
 	case err == nil:
-	case ctx.Err() == nil && found && now.Before(old.expires):
+	case ctx.Err() == nil && found && !clocks.IsDue(old.expires, now):
 		fresh = old
 		fresh.due = earlier(now.Add(retryToken), old.expires)
 		c.store(now, key, fresh)
@@ -115,7 +116,7 @@ func (c *TokenCache) store(now time.Time, key tokenKey, t token) {
 	if c.tokens == nil {
 		c.tokens = make(map[tokenKey]token)
 	}
-	maps.DeleteFunc(c.tokens, func(_ tokenKey, t token) bool { return now.After(t.expires) })
+	maps.DeleteFunc(c.tokens, func(_ tokenKey, t token) bool { return clocks.IsDue(t.expires, now) })
 	c.tokens[key] = t
 }
 
