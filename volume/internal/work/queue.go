@@ -47,8 +47,10 @@ type Config[K comparable] struct {
 type Queue[K comparable] struct {
 	Config[K]
 
-	mu      sync.Mutex
-	ctx     context.Context // nil until started; work ends with it
+	mu sync.Mutex
+	// ctx is nil until the queue is started; work ends with it. It is kept since the
+	// methods that add a key start the goroutine that works on it.
+	ctx     context.Context
 	ready   []*keyState[K]
 	states  map[K]*keyState[K]
 	started int // goroutines
@@ -77,26 +79,42 @@ func NewQueue[K comparable](config Config[K]) *Queue[K] {
 	return &Queue[K]{Config: config, states: make(map[K]*keyState[K])}
 }
 
-// Start begins to work on the keys added so far.
+// Start begins to work on the keys added so far, until ctx ends. Then the queue forgets
+// its keys and those that are added later.
 func (q *Queue[K]) Start(ctx context.Context) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.ctx = ctx
 	q.dispatch()
+	context.AfterFunc(ctx, q.stop)
 }
 
 // Wait returns when nothing runs any more, after the context of Start ended.
 func (q *Queue[K]) Wait() {
-	q.mu.Lock()
-	q.stopped = true // from here on nothing begins
-	q.mu.Unlock()
+	q.stop()
 	q.running.Wait()
+}
+
+// stop forgets all keys but those that are worked on, which are forgotten when that has
+// ended.
+func (q *Queue[K]) stop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, s := range q.states {
+	q.stopped = true // from here on nothing begins
+	q.ready = nil
+	for key, s := range q.states {
 		if s.retry != nil {
 			s.retry.Stop()
+			s.retry = nil
 		}
+		if s.running {
+			s.queued = false
+			continue
+		}
+		if s.queued || s.counted {
+			q.Activity.Add(-1)
+		}
+		delete(q.states, key)
 	}
 }
 
@@ -104,6 +122,9 @@ func (q *Queue[K]) Wait() {
 func (q *Queue[K]) Add(key K) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.stopped {
+		return
+	}
 	s := q.state(key)
 	s.look = true
 	if s.retry != nil {
@@ -119,6 +140,9 @@ func (q *Queue[K]) Add(key K) {
 func (q *Queue[K]) Remind(key K) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.stopped {
+		return
+	}
 	s := q.state(key)
 	switch {
 	case s.retry != nil:
@@ -135,7 +159,9 @@ func (q *Queue[K]) Remind(key K) {
 func (q *Queue[K]) Hear(key K) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.enqueue(q.state(key))
+	if !q.stopped {
+		q.enqueue(q.state(key))
+	}
 }
 
 // Forget ends the wait of a key that is not to be looked at any more. It never blocks.
@@ -221,11 +247,11 @@ func (q *Queue[K]) finish(s *keyState[K], look bool, result Result) {
 	q.working--
 	s.running = false
 	after := q.waitAfter(s, look, result)
-	if s.reminded && result.Reason == nil {
+	if s.reminded && result.Reason == nil && !q.stopped {
 		s.queued, s.look = true, true
 	}
 	s.reminded = false
-	if after > 0 && q.ctx.Err() == nil && s.retry == nil && !(s.queued && s.look) {
+	if after > 0 && !q.stopped && s.retry == nil && !(s.queued && s.look) {
 		s.retry = time.AfterFunc(after, func() { q.Add(s.key) })
 	}
 	switch {

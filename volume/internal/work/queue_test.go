@@ -153,3 +153,52 @@ func TestWithoutALimitNoKeyWaitsForAnother(t *testing.T) {
 		}
 	})
 }
+
+// What is queued, or waits, when the context ends is not active any more, and neither is what
+// is added later: a caller that waits for no activity is not kept for ever.
+func TestNothingIsActiveAfterTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		faster := errors.New("another client was faster")
+		q := NewQueue(Config[string]{Workers: 1, Conflict: faster, Reconcile: func(ctx context.Context, key string, _ bool) Result {
+			if key == "conflict" {
+				return Result{Reason: fmt.Errorf("update: %w", faster)}
+			}
+			<-ctx.Done()
+			return Result{Reason: ctx.Err()}
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		q.Start(ctx)
+		q.Add("conflict")
+		synctest.Wait()
+		for _, key := range []string{"runs", "queued", "runs", "too"} {
+			q.Add(key)
+		}
+		synctest.Wait()
+		if q.Activity.n != 4 {
+			t.Errorf("%d are active before the end", q.Activity.n)
+		}
+		cancel()
+		synctest.Wait()
+		select {
+		case <-q.Activity.Idle():
+		default:
+			t.Errorf("%d are active after the end", q.Activity.n)
+		}
+		q.Wait()
+		q.Add("late")
+		q.Hear("later")
+		q.Remind("last")
+		<-q.Activity.Idle()
+		if len(q.states) != 0 || len(q.ready) != 0 {
+			t.Errorf("%d keys are left, %d queued", len(q.states), len(q.ready))
+		}
+	})
+}
+
+// A queue that was never started can be waited for, and its keys are not active.
+func TestAQueueThatNeverBegan(t *testing.T) {
+	q := NewQueue(Config[string]{})
+	q.Add("key")
+	q.Wait()
+	<-q.Activity.Idle()
+}
