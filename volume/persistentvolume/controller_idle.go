@@ -42,6 +42,9 @@ func (c *Controller) Idle(ctx context.Context) error {
 		}
 		select {
 		case <-c.activity.Idle():
+			if c.queue.Ended() {
+				return ErrNotRunning // it has given up what it had to do
+			}
 		case <-c.ended:
 			return ErrNotRunning
 		case <-ctx.Done():

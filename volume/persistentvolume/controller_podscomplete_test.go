@@ -284,6 +284,28 @@ func TestIdle(t *testing.T) {
 	})
 }
 
+// Idle does not take a controller that is told to end, and gives up what it had to do, for one
+// that has done everything.
+func TestIdleOfAControllerThatEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, storageClass("fast", made)).withStorage()
+		w.uncached = true
+		w.start()
+		w.storage.inTheMidst(func(ctx context.Context, _, _ string) error {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+		w.create(pvbuild.NewClaim("hanging", "1Gi", pvbuild.OfClass("fast")))
+		idle := make(chan error, 1)
+		go func() { idle <- w.controller.Idle(t.Context()) }()
+		synctest.Wait()
+		w.stop()
+		if err := <-idle; !errors.Is(err, persistentvolume.ErrNotRunning) {
+			t.Errorf("Idle: %v", err)
+		}
+	})
+}
+
 func external(c *storagev1.StorageClass) { c.Provisioner = "csi.example.com" }
 
 func complete(c *v1.PersistentVolumeClaim) {

@@ -95,6 +95,14 @@ func (q *Queue[K]) Wait() {
 	q.running.Wait()
 }
 
+// Ended reports whether the context of Start has ended, or Wait was called. Nothing being
+// active ([Activity.Idle]) does not say then that all is done.
+func (q *Queue[K]) Ended() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.stopped || q.ctx != nil && q.ctx.Err() != nil
+}
+
 // stop forgets all keys but those that are worked on, which are forgotten when that has
 // ended.
 func (q *Queue[K]) stop() {
