@@ -181,6 +181,7 @@ func (q *Queue[K]) Forget(key K) {
 		return
 	}
 	s.retry.Stop()
+	s.retry = nil
 	if s.counted {
 		q.Activity.Add(-1)
 	}
@@ -260,7 +261,7 @@ func (q *Queue[K]) finish(s *keyState[K], look bool, result Result) {
 	}
 	s.reminded = false
 	if after > 0 && !q.stopped && s.retry == nil && !(s.queued && s.look) {
-		s.retry = time.AfterFunc(after, func() { q.Add(s.key) })
+		q.wait(s, after)
 	}
 	switch {
 	case s.queued:
@@ -275,6 +276,29 @@ func (q *Queue[K]) finish(s *keyState[K], look bool, result Result) {
 	case s.retry == nil:
 		delete(q.states, s.key)
 	}
+}
+
+// wait and endWait are called with the lock held.
+//
+// wait has a key looked at again.
+func (q *Queue[K]) wait(s *keyState[K], after time.Duration) {
+	var timer *time.Timer
+	timer = time.AfterFunc(after, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.endWait(s, timer)
+	})
+	s.retry = timer
+}
+
+// endWait has a key looked at whose time has come. A timer that is not the key's any more
+// has no effect: the key was added or forgotten while the timer waited for the lock.
+func (q *Queue[K]) endWait(s *keyState[K], timer *time.Timer) {
+	if s.retry != timer {
+		return
+	}
+	s.retry, s.look = nil, true
+	q.enqueue(s)
 }
 
 // waitAfter counts failures, and returns how long to wait; 0: until the key is added.

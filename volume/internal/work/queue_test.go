@@ -202,3 +202,42 @@ func TestAQueueThatNeverBegan(t *testing.T) {
 	q.Wait()
 	<-q.Activity.Idle()
 }
+
+// A timer that was stopped too late, since it waited for the lock already, neither brings back
+// a key that was forgotten nor ends a pause that began since.
+func TestAStaleTimerHasNoEffect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		looks := 0
+		q := NewQueue(Config[string]{Reconcile: func(context.Context, string, bool) Result {
+			looks++
+			return Result{After: time.Hour}
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		q.Start(ctx)
+		q.Add("key")
+		synctest.Wait()
+		s := q.states["key"]
+		stale := s.retry
+		fire := func() {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			q.endWait(s, stale)
+		}
+		q.Add("key")
+		synctest.Wait()
+		fire()
+		synctest.Wait()
+		if looks != 2 {
+			t.Errorf("%d looks: a timer of before ended the pause", looks)
+		}
+		stale = s.retry
+		q.Forget("key")
+		fire()
+		synctest.Wait()
+		if looks != 2 || len(q.states) != 0 {
+			t.Errorf("%d looks, %d keys: a timer of before brought a key back", looks, len(q.states))
+		}
+		cancel()
+		q.Wait()
+	})
+}
