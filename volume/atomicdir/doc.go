@@ -25,6 +25,7 @@
 // the directory, such as mount points of other volumes, is left alone.
 //
 // It needs no root: files that are to have an owner of their own do. It builds for every
-// system and works on every Unix; elsewhere it fails with [errors.ErrUnsupported]. It imports
-// the standard library, golang.org/x/sys/unix and nothing of Kubernetes.
+// system, and works on Linux, macOS, FreeBSD, NetBSD and OpenBSD; elsewhere it fails with
+// [errors.ErrUnsupported]. It imports the standard library, golang.org/x/sys/unix and nothing
+// of Kubernetes.
 package atomicdir

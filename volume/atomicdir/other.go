@@ -1,4 +1,4 @@
-//go:build !unix
+//go:build !(linux || darwin || freebsd || netbsd || openbsd)
 
 package atomicdir
 
@@ -13,11 +13,11 @@ import (
 // Publisher publishes sets of files; here it cannot.
 type Publisher struct{}
 
-var errNotUnix = fmt.Errorf("a set of files is published by symbolic links of a Unix: %w", errors.ErrUnsupported)
+var errNotHere = fmt.Errorf("a set of files is published on Linux, macOS, FreeBSD, NetBSD and OpenBSD alone: %w", errors.ErrUnsupported)
 
 // Publish always fails with an *[Error] that matches [errors.ErrUnsupported].
 func (*Publisher) Publish(_ context.Context, dir string, _ map[string]fileset.File) (changed bool, err error) {
-	return false, &Error{Op: "open", Dir: dir, Err: errNotUnix}
+	return false, &Error{Op: "open", Dir: dir, Err: errNotHere}
 }
 
 // Forget does nothing.
