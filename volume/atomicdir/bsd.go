@@ -7,6 +7,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
 )
 
 const (
@@ -14,12 +16,11 @@ const (
 	noAccessTime = 0
 )
 
-// removeTree removes one entry of an open directory. It follows no link.
-func removeTree(_ context.Context, dir *os.File, name string) error {
-	root, err := os.OpenRoot(dir.Name())
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	return root.RemoveAll(name)
+func removeTree(ctx context.Context, dir *os.File, name string) error {
+	return removeAt(ctx, int(dir.Fd()), name)
+}
+
+// chmodDir sets the mode of a directory that need not be readable. It follows no link.
+func chmodDir(dirfd int, name string, mode uint32) error {
+	return eintr.Do(func() error { return unix.Fchmodat(dirfd, name, mode, unix.AT_SYMLINK_NOFOLLOW) })
 }
