@@ -1,30 +1,18 @@
-// Package durable writes small files that survive a crash.
-//
-// [WriteFile] replaces a file as a whole: a reader finds the old contents or the
-// new, never a part, also after a crash or loss of power. [Create] makes one as a
-// whole, and never replaces. Without an error of these or [Remove], the change is
-// on disk, as far as file system and disk keep fsync(2)'s promise.
-//
-// Like every package below util, it carries no promise of compatibility.
+//go:build unix
+
 package durable
 
 import (
-	"crypto/rand"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
 )
-
-// Temporary files are named independently of their target, whose name may be
-// as long as a name can be.
-const tempPrefix, tempSuffix = ".durable-", ".tmp"
 
 // WriteFile makes path a regular file with these contents and exactly these
 // permissions, whatever the umask; type bits and setuid, setgid and sticky of
@@ -94,25 +82,6 @@ func createIn(dir *os.File, base, path string, data []byte, perm fs.FileMode) er
 		return &Error{Op: "create", Path: path, Err: linked}
 	}
 	return nil
-}
-
-// linkUnnamed makes a file that has no name before it is whole, so that a crash
-// leaves nothing. Not every file system can (open(2), O_TMPFILE), and it needs /proc.
-func linkUnnamed(dir *os.File, base string, data []byte, perm fs.FileMode) error {
-	dirfd := int(dir.Fd())
-	fd, err := eintr.Get(func() (int, error) {
-		return unix.Openat(dirfd, ".", unix.O_WRONLY|unix.O_TMPFILE|unix.O_CLOEXEC, 0o600)
-	})
-	if err != nil {
-		return err
-	}
-	f := os.NewFile(uintptr(fd), base)
-	defer f.Close()
-	if err := fill(f, data, perm); err != nil {
-		return err
-	}
-	from := "/proc/self/fd/" + strconv.Itoa(fd)
-	return eintr.Do(func() error { return unix.Linkat(unix.AT_FDCWD, from, dirfd, base, unix.AT_SYMLINK_FOLLOW) })
 }
 
 // linkTemp gives a temporary file its name; a crash between leaves that to [Sweep].
@@ -190,14 +159,6 @@ func Sweep(dir string) (removed int, err error) {
 	return removed, nil
 }
 
-func newTemp() string { return tempPrefix + rand.Text() + tempSuffix }
-
-// IsTemp reports whether a file of this name is the temporary file of a
-// writer, running or crashed. Readers of a directory skip such names.
-func IsTemp(name string) bool {
-	return strings.HasPrefix(name, tempPrefix) && strings.HasSuffix(name, tempSuffix)
-}
-
 // checkName refuses what would lead out of dir.
 func checkName(dir *os.File, op, name string) error {
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
@@ -247,9 +208,7 @@ func fill(f *os.File, data []byte, perm fs.FileMode) error {
 	if _, err := f.Write(data); err != nil {
 		return err
 	}
-	// The inode is new, so fdatasync(2) writes its size and with it the rest
-	// of the inode; only time stamps may be left out.
-	return eintr.Do(func() error { return unix.Fdatasync(int(f.Fd())) })
+	return syncNew(f)
 }
 
 func unlink(dirfd int, name string) error {

@@ -4,8 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 )
 
 var errNotAFile = errors.New("this is not the path of a file")
@@ -19,7 +18,7 @@ type Error struct {
 	// Replaced says that the change can be seen, but was not confirmed by the
 	// disk: a crash may undo it.
 	Replaced bool
-	// Err is the reason, in general a [unix.Errno].
+	// Err is the reason, in general a [syscall.Errno].
 	Err error
 }
 
@@ -44,15 +43,15 @@ func (e *Error) Advice() string {
 		err  error
 		text string
 	}{
-		{unix.ENOSPC, "the file system is full or out of inodes: free some (df and df -i on " + dir + ")"},
-		{unix.EDQUOT, "the disk quota is used up: raise it or free space below " + dir},
-		{unix.EROFS, "the file system is read-only: if it was not mounted so, it met an error; see the kernel log, repair it and remount " + dir},
-		{unix.EIO, "the disk reports errors: see the kernel log and replace it"},
-		{unix.EACCES, "the permissions of " + dir + " or of one of its parents forbid it"},
-		{unix.EPERM, "the owner or an attribute (lsattr) of " + dir + " forbids it"},
-		{unix.ENOENT, "the directory " + dir + " does not exist"},
-		{unix.EEXIST, "what is there is not replaced"},
-		{unix.EISDIR, e.Path + " is a directory, which is not touched"},
+		{syscall.ENOSPC, "the file system is full or out of inodes: free some (df and df -i on " + dir + ")"},
+		{syscall.EDQUOT, "the disk quota is used up: raise it or free space below " + dir},
+		{syscall.EROFS, "the file system is read-only: if it was not mounted so, it met an error; see the kernel log, repair it and remount " + dir},
+		{syscall.EIO, "the disk reports errors: see the kernel log and replace it"},
+		{syscall.EACCES, "the permissions of " + dir + " or of one of its parents forbid it"},
+		{syscall.EPERM, "the owner or an attribute (lsattr) of " + dir + " forbids it"},
+		{syscall.ENOENT, "the directory " + dir + " does not exist"},
+		{syscall.EEXIST, "what is there is not replaced"},
+		{syscall.EISDIR, e.Path + " is a directory, which is not touched"},
 	} {
 		if errors.Is(e.Err, a.err) {
 			return a.text

@@ -4,8 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 )
 
 // InPlace reports whether path still leads to the file or directory that is open:
@@ -18,7 +17,7 @@ func InPlace(open *os.File, path string) (bool, error) {
 		return false, err
 	}
 	now, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return false, nil
 	}
 	return err == nil && os.SameFile(own, now), err

@@ -9,15 +9,14 @@ package eintr
 
 import (
 	"errors"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 )
 
 // Do calls f until it returns something else than EINTR. It must not be used
 // for close(2), which has always closed.
 func Do(f func() error) error {
 	for {
-		if err := f(); !errors.Is(err, unix.EINTR) {
+		if err := f(); !errors.Is(err, syscall.EINTR) {
 			return err
 		}
 	}
@@ -26,7 +25,7 @@ func Do(f func() error) error {
 // Get is [Do] for calls with a result.
 func Get[T any](f func() (T, error)) (T, error) {
 	for {
-		if v, err := f(); !errors.Is(err, unix.EINTR) {
+		if v, err := f(); !errors.Is(err, syscall.EINTR) {
 			return v, err
 		}
 	}

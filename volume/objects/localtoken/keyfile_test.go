@@ -1,3 +1,5 @@
+//go:build linux
+
 package localtoken_test
 
 import (
