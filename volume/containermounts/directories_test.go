@@ -94,7 +94,7 @@ func TestResolveKnowsWhatIsReadOnly(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			pod := volumetest.Pod("web", v1.Volume{Name: "v", VolumeSource: tc.source})
+			pod := fakehost.Pod("web", v1.Volume{Name: "v", VolumeSource: tc.source})
 			pod.Spec.Containers = []v1.Container{{Name: "c", VolumeMounts: []v1.VolumeMount{{Name: "v", MountPath: "/v"}}}}
 			all := map[string]containermounts.Directory{"v": {Path: dir}}
 			got, err := containermounts.Resolve(t.Context(), pod, "c", all, containermounts.Options{})
