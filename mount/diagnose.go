@@ -5,8 +5,7 @@ import (
 	"errors"
 	"regexp"
 	"strings"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/podvol/podvol/mount/internal/failure"
 	"github.com/podvol/podvol/mount/internal/fstypes"
@@ -32,7 +31,7 @@ func CauseOf(err error) Cause {
 	if _, ok := errors.AsType[*blockingcall.AbandonedError](err); ok {
 		return ErrCanceled // ended with a cause of the caller's own
 	}
-	if errno, ok := errors.AsType[unix.Errno](err); ok {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return causeOfErrno(errno)
 	}
 	return CauseOfOutput(err.Error())
@@ -49,36 +48,6 @@ func KnownCause(err error) Cause {
 		}
 	}
 	return ""
-}
-
-func causeOfErrno(errno unix.Errno) Cause {
-	switch errno {
-	case unix.EBUSY, unix.ETXTBSY:
-		return ErrBusy
-	case unix.EPERM, unix.EACCES:
-		return ErrNotPermitted
-	case unix.ENODEV:
-		return ErrNoFilesystem
-	case unix.ENOENT:
-		return ErrNoTarget
-	case unix.ESTALE:
-		return ErrStaleHandle
-	case unix.ETIMEDOUT, unix.EHOSTDOWN, unix.EHOSTUNREACH, unix.ENETUNREACH:
-		return ErrTimedOut
-	case unix.ECONNREFUSED, unix.ECONNRESET:
-		return ErrConnectionRefused
-	case unix.EROFS:
-		return ErrReadOnlyDevice
-	case unix.EPROTONOSUPPORT, unix.EOPNOTSUPP:
-		return ErrVersionUnsupported
-	case unix.EUCLEAN:
-		return ErrNeedsFsck
-	case unix.ENOTBLK, unix.ENXIO:
-		return ErrNoSource
-	case unix.EIO:
-		return ErrIO
-	}
-	return ErrUnknown
 }
 
 // symptom is what a tool prints for a cause: regular expressions, in any case.

@@ -4,8 +4,7 @@ import (
 	"errors"
 	"regexp"
 	"strings"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/podvol/podvol/mount/internal/fstypes"
 )
@@ -44,7 +43,7 @@ func causeOfKernel(r Request, err error, lines []string) (cause Cause, option st
 			return s.cause, ""
 		}
 	}
-	errno, ok := errors.AsType[unix.Errno](err)
+	errno, ok := errors.AsType[syscall.Errno](err)
 	if !ok {
 		if option != "" {
 			return ErrBadOption, option
@@ -53,7 +52,7 @@ func causeOfKernel(r Request, err error, lines []string) (cause Cause, option st
 	}
 	cause = causeOfMountErrno(r, errno)
 	switch errno {
-	case unix.EINVAL, unix.EOPNOTSUPP, unix.ERANGE, unix.E2BIG, unix.ENOPROTOOPT, unix.EBADF:
+	case syscall.EINVAL, syscall.EOPNOTSUPP, syscall.ERANGE, syscall.E2BIG, syscall.ENOPROTOOPT, syscall.EBADF:
 		if option != "" {
 			return ErrBadOption, option
 		}
@@ -73,49 +72,6 @@ func kernelSymptoms() []symptom {
 		list(ErrNeedsFsck, `structure needs cleaning`, `run (e2|xfs_)?(fsck|repair)`, `corrupt`),
 		list(ErrNoSource, `no source specified`, `source not specified`),
 	}
-}
-
-// causeOfMountErrno is what an errno means to the mount of a request, where the
-// kernel said nothing more.
-func causeOfMountErrno(r Request, errno unix.Errno) Cause {
-	disk, share := isDisk(r), fstypes.IsShare(r.FSType)
-	switch errno {
-	case unix.EINVAL:
-		switch {
-		case disk:
-			return ErrWrongFilesystem // options are refused by name
-		case len(r.Options)+len(r.Sensitive) > 0:
-			return ErrBadOption
-		}
-		return ErrUnknown
-	case unix.EBADMSG, unix.EUCLEAN:
-		return ErrNeedsFsck // a checksum or a structure is wrong
-	case unix.ENOMEDIUM, unix.EMEDIUMTYPE:
-		return ErrNoSource
-	case unix.ENOKEY, unix.EKEYREJECTED, unix.EKEYEXPIRED, unix.EKEYREVOKED:
-		return ErrAccessDenied
-	case unix.EPROTO, unix.EPFNOSUPPORT, unix.EAFNOSUPPORT, unix.ESOCKTNOSUPPORT:
-		return ErrVersionUnsupported
-	case unix.EOPNOTSUPP:
-		if !share {
-			return ErrUnknown
-		}
-	case unix.ENOENT:
-		switch {
-		case share:
-			return ErrNoSuchExport
-		case strings.HasPrefix(r.Source, "/") || r.FSType == "overlay":
-			return ErrNoSource // the target is opened before, and says so itself
-		}
-	case unix.EACCES:
-		switch {
-		case share:
-			return ErrAccessDenied
-		case disk:
-			return ErrReadOnlyDevice // or else the device could not be opened, which root always can
-		}
-	}
-	return causeOfErrno(errno)
 }
 
 // isDisk reports whether the request mounts a device.

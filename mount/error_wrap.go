@@ -3,8 +3,7 @@ package mount
 import (
 	"context"
 	"errors"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/podvol/podvol/mount/internal/failure"
 	"github.com/podvol/podvol/mount/internal/fstypes"
@@ -94,9 +93,9 @@ func causeOfUnmount(err error, cause Cause) (Cause, []Cause) {
 		return cause, nil
 	}
 	switch {
-	case errors.Is(err, unix.EINVAL):
+	case errors.Is(err, syscall.EINVAL):
 		return ErrNotMounted, nil
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR):
 		return ErrNoTarget, []Cause{ErrNotMounted}
 	}
 	return cause, nil

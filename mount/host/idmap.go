@@ -16,14 +16,8 @@ import (
 	"github.com/podvol/podvol/mount/internal/mounttable"
 )
 
-// IDMapping maps Size ids, from ContainerID on, to the ids from HostID on, as a
-// line of /proc/<pid>/uid_map does (user_namespaces(7)). For an idmapped mount
-// ContainerID is the owner in the file system, and HostID the shown owner. With
-// the mappings of a pod's user namespace, the pod sees the owners of the file
-// system.
-type IDMapping struct {
-	ContainerID, HostID, Size uint32
-}
+// IDMapping is [mount.IDMapping].
+type IDMapping = mount.IDMapping
 
 // IDMap maps the owners of a mount's files to the shown owners. An owner without
 // a mapping is shown as the overflow id (65534). No file can be made for an id

@@ -3,8 +3,6 @@ package mountopt
 
 import (
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // Options are mount options, split by the part that understands them.
@@ -40,64 +38,64 @@ const (
 
 // PerMountFlags are those flags that a bind mount has of its own. The others
 // belong to the file system.
-const PerMountFlags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOSYMFOLLOW | AtimeFlags
+const PerMountFlags = msRdonly | msNosuid | msNodev | msNoexec | msNosymfollow | AtimeFlags
 
 // AtimeFlags exclude each other, but for MS_NODIRATIME.
-const AtimeFlags = unix.MS_NOATIME | unix.MS_RELATIME | unix.MS_STRICTATIME | unix.MS_NODIRATIME
+const AtimeFlags = msNoatime | msRelatime | msStrictatime | msNodiratime
 
 // OneAtimeOf are the flags of which a mount has just one.
-const OneAtimeOf = unix.MS_NOATIME | unix.MS_RELATIME | unix.MS_STRICTATIME
+const OneAtimeOf = msNoatime | msRelatime | msStrictatime
 
 // PerSuperFlags are those flags that a file system has of its own, whatever its
 // mounts have.
-const PerSuperFlags = unix.MS_RDONLY | unix.MS_SYNCHRONOUS | unix.MS_DIRSYNC | unix.MS_MANDLOCK | unix.MS_LAZYTIME | unix.MS_I_VERSION
+const PerSuperFlags = msRdonly | msSynchronous | msDirsync | msMandlock | msLazytime | msIVersion
 
 // GenericFlag returns what one of mount(8)'s file-system-independent words
 // does to the flags.
 func GenericFlag(word string) (set, clear uintptr, ok bool) {
 	switch word {
 	case "ro":
-		return unix.MS_RDONLY, 0, true
+		return msRdonly, 0, true
 	case "rw":
-		return 0, unix.MS_RDONLY, true
+		return 0, msRdonly, true
 	case "nosuid":
-		return unix.MS_NOSUID, 0, true
+		return msNosuid, 0, true
 	case "suid":
-		return 0, unix.MS_NOSUID, true
+		return 0, msNosuid, true
 	case "nodev":
-		return unix.MS_NODEV, 0, true
+		return msNodev, 0, true
 	case "dev":
-		return 0, unix.MS_NODEV, true
+		return 0, msNodev, true
 	case "noexec":
-		return unix.MS_NOEXEC, 0, true
+		return msNoexec, 0, true
 	case "exec":
-		return 0, unix.MS_NOEXEC, true
+		return 0, msNoexec, true
 	case "nosymfollow":
-		return unix.MS_NOSYMFOLLOW, 0, true
+		return msNosymfollow, 0, true
 	case "symfollow":
-		return 0, unix.MS_NOSYMFOLLOW, true
+		return 0, msNosymfollow, true
 	case "sync":
-		return unix.MS_SYNCHRONOUS, 0, true
+		return msSynchronous, 0, true
 	case "async":
-		return 0, unix.MS_SYNCHRONOUS, true
+		return 0, msSynchronous, true
 	case "dirsync":
-		return unix.MS_DIRSYNC, 0, true
+		return msDirsync, 0, true
 	case "mand":
-		return unix.MS_MANDLOCK, 0, true
+		return msMandlock, 0, true
 	case "nomand":
-		return 0, unix.MS_MANDLOCK, true
+		return 0, msMandlock, true
 	case "lazytime":
-		return unix.MS_LAZYTIME, 0, true
+		return msLazytime, 0, true
 	case "nolazytime":
-		return 0, unix.MS_LAZYTIME, true
+		return 0, msLazytime, true
 	case "iversion":
-		return unix.MS_I_VERSION, 0, true
+		return msIVersion, 0, true
 	case "noiversion":
-		return 0, unix.MS_I_VERSION, true
+		return 0, msIVersion, true
 	case "silent":
-		return unix.MS_SILENT, 0, true
+		return msSilent, 0, true
 	case "loud":
-		return 0, unix.MS_SILENT, true
+		return 0, msSilent, true
 	}
 	return atimeFlag(word)
 }
@@ -105,21 +103,21 @@ func GenericFlag(word string) (set, clear uintptr, ok bool) {
 func atimeFlag(word string) (set, clear uintptr, ok bool) {
 	switch word {
 	case "noatime":
-		return unix.MS_NOATIME, OneAtimeOf &^ unix.MS_NOATIME, true
+		return msNoatime, OneAtimeOf &^ msNoatime, true
 	case "relatime":
-		return unix.MS_RELATIME, OneAtimeOf &^ unix.MS_RELATIME, true
+		return msRelatime, OneAtimeOf &^ msRelatime, true
 	case "strictatime":
-		return unix.MS_STRICTATIME, OneAtimeOf &^ unix.MS_STRICTATIME, true
+		return msStrictatime, OneAtimeOf &^ msStrictatime, true
 	case "atime":
-		return 0, unix.MS_NOATIME, true
+		return 0, msNoatime, true
 	case "norelatime":
-		return 0, unix.MS_RELATIME, true
+		return 0, msRelatime, true
 	case "nostrictatime":
-		return 0, unix.MS_STRICTATIME, true
+		return 0, msStrictatime, true
 	case "nodiratime":
-		return unix.MS_NODIRATIME, 0, true
+		return msNodiratime, 0, true
 	case "diratime":
-		return 0, unix.MS_NODIRATIME, true
+		return 0, msNodiratime, true
 	}
 	return 0, 0, false
 }
@@ -127,13 +125,13 @@ func atimeFlag(word string) (set, clear uintptr, ok bool) {
 // PropagationFlag returns the MS_* value of a propagation word.
 func PropagationFlag(word string) (uintptr, bool) {
 	flags := map[string]uintptr{
-		"shared": unix.MS_SHARED, "slave": unix.MS_SLAVE, "private": unix.MS_PRIVATE, "unbindable": unix.MS_UNBINDABLE,
+		"shared": msShared, "slave": msSlave, "private": msPrivate, "unbindable": msUnbindable,
 	}
 	if flag, ok := flags[word]; ok {
 		return flag, true
 	}
 	flag, ok := flags[strings.TrimPrefix(word, "r")]
-	return flag | unix.MS_REC, ok
+	return flag | msRec, ok
 }
 
 // isComment tells words that mean something to fstab, systemd or boot scripts
@@ -214,7 +212,7 @@ func (p *Options) addFlag(word string) bool {
 		p.DeepSet |= set
 		p.DeepClear |= clear
 	}
-	if (set|clear)&unix.MS_RDONLY != 0 {
+	if (set|clear)&msRdonly != 0 {
 		p.ReadOnlyAt = at
 	}
 	return true
@@ -257,7 +255,7 @@ func (p Options) OfSuper() (set, clear uintptr) {
 
 func (p Options) of(flags uintptr, other Layer) (set, clear uintptr) {
 	if p.ReadOnlyAt == other {
-		flags &^= unix.MS_RDONLY
+		flags &^= msRdonly
 	}
 	return p.Set & flags, p.Clear & flags
 }
@@ -294,7 +292,7 @@ func (p Options) OnlyPropagation(fstype, source, target string) bool {
 func FlagsShown(options []string) uintptr {
 	flags := Parse(options...).Set & PerMountFlags
 	if flags&OneAtimeOf == 0 {
-		flags |= unix.MS_STRICTATIME
+		flags |= msStrictatime
 	}
 	return flags
 }
