@@ -21,6 +21,11 @@ func fstat(fd int, st *unix.Stat_t) error {
 	return eintr.Do(func() error { return unix.Fstat(fd, st) })
 }
 
+// statAt is of a link itself.
+func statAt(dirfd int, name string, st *unix.Stat_t) error {
+	return eintr.Do(func() error { return unix.Fstatat(dirfd, name, st, unix.AT_SYMLINK_NOFOLLOW) })
+}
+
 func openAt(dirfd int, name string, flags int, mode uint32) (int, error) {
 	return eintr.Get(func() (int, error) {
 		return unix.Openat(dirfd, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
@@ -90,20 +95,39 @@ func readNames(dirfd int) ([]string, error) {
 	}
 }
 
-// makeDir makes a directory of just dirMode and opens it. Setgid stays as the
-// parent passes it on, so that files below get the volume's group.
+// makeDir makes a directory of just dirMode and opens it. A failure leaves none. Setgid stays
+// as the parent passes it on, so that files below get the volume's group.
 func makeDir(dirfd int, name string) (int, error) {
 	if err := eintr.Do(func() error { return unix.Mkdirat(dirfd, name, dirMode) }); err != nil {
 		return -1, err
 	}
+	fd, err := openMade(dirfd, name)
+	if err != nil {
+		return -1, errors.Join(err, removeDir(dirfd, name))
+	}
+	return fd, nil
+}
+
+// openMade opens a new directory and sets its mode: the umask or a default ACL may have taken
+// something away, even what its owner needs to open it.
+func openMade(dirfd int, name string) (int, error) {
 	fd, err := openDirAt(dirfd, name)
+	if errors.Is(err, unix.EACCES) {
+		var st unix.Stat_t
+		if err = statAt(dirfd, name, &st); err == nil {
+			err = chmodDir(dirfd, name, madeMode(&st))
+		}
+		if err == nil {
+			fd, err = openDirAt(dirfd, name)
+		}
+	}
 	if err != nil {
 		return -1, err
 	}
 	var st unix.Stat_t
 	err = fstat(fd, &st)
 	if err == nil && uint32(st.Mode)&0o777 != dirMode {
-		err = eintr.Do(func() error { return unix.Fchmod(fd, uint32(st.Mode)&unix.S_ISGID|dirMode) })
+		err = eintr.Do(func() error { return unix.Fchmod(fd, madeMode(&st)) })
 	}
 	if err != nil {
 		unix.Close(fd)
@@ -111,6 +135,8 @@ func makeDir(dirfd int, name string) (int, error) {
 	}
 	return fd, nil
 }
+
+func madeMode(st *unix.Stat_t) uint32 { return uint32(st.Mode)&unix.S_ISGID | dirMode }
 
 // makeFile makes a file that does not exist yet.
 func makeFile(dirfd int, name string, f *fileset.File) (err error) {

@@ -142,7 +142,7 @@ func (t *target) currentVersion() (version, error) {
 		return version{}, t.failed("read", dataName, err)
 	}
 	var st unix.Stat_t
-	err = eintr.Do(func() error { return unix.Fstatat(t.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
+	err = statAt(t.fd, name, &st)
 	if errors.Is(err, unix.ENOENT) || err == nil && st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return version{}, nil
 	}
