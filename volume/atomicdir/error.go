@@ -3,6 +3,9 @@ package atomicdir
 import (
 	"fmt"
 	"path/filepath"
+	"strings"
+
+	"github.com/podvol/podvol/volume/fileset"
 )
 
 // Error is a failed publication. It never shows contents.
@@ -39,13 +42,17 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 // ForeignEntryError says that something that was not published here has the
-// name of a file to be published. It is left alone and nothing was changed.
+// name of a file to be published, or of a link of the layout. It is left alone
+// and nothing was changed. Of links, only NAME -> ..data/NAME is published here.
 type ForeignEntryError struct {
 	// Dir is the directory, Name the entry in the way.
 	Dir, Name string
 }
 
 func (e *ForeignEntryError) Error() string {
-	return fmt.Sprintf("publish files in %s: %s exists and was not published; move it away or publish under another name",
-		e.Dir, filepath.Join(e.Dir, e.Name))
+	advice := "move it away or publish under another name"
+	if strings.HasPrefix(e.Name, fileset.Reserved) {
+		advice = "that name is the publisher's own; move it away"
+	}
+	return fmt.Sprintf("publish files in %s: %s exists and was not published; %s", e.Dir, filepath.Join(e.Dir, e.Name), advice)
 }

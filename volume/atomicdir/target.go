@@ -156,8 +156,8 @@ func (t *target) currentVersion() (version, error) {
 type inventory struct {
 	// versions are the directories of all versions.
 	versions []string
-	// missing are visible names without their link, stale are visible links
-	// that are not or no longer right.
+	// missing are visible names without their link, stale are links of names
+	// that shall not be visible any more.
 	missing, stale []string
 }
 
@@ -183,9 +183,9 @@ func (t *target) takeInventory(tree *node) (inventory, error) {
 		_, isWanted := wanted[name]
 		link, err := readlink(t.fd, name)
 		switch {
-		case err == nil && isWanted && link == linkTo(name):
+		case err == nil && link == linkTo(name) && isWanted:
 			wanted[name] = true
-		case err == nil && strings.HasPrefix(link, dataName+"/"):
+		case err == nil && link == linkTo(name):
 			inv.stale = append(inv.stale, name)
 		case err == nil || errors.Is(err, unix.EINVAL): // a foreign link or no link
 			if isWanted {
