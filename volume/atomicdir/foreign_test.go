@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/util/testenv/testtool"
 	"github.com/podvol/podvol/volume/fileset"
 )
 
@@ -56,7 +57,7 @@ func TestForeignEntryInTheWay(t *testing.T) {
 		"link":      func(path string) error { return os.Symlink("/etc", path) },
 		"own link":  func(path string) error { return os.Symlink("..data/a", path) },
 	} {
-		for _, at := range []string{"wanted", "..data"} {
+		for _, at := range []string{"wanted", "..data", "..data_tmp"} {
 			t.Run(name+" at "+at, func(t *testing.T) {
 				dir := t.TempDir()
 				if err := prepare(filepath.Join(dir, at)); err != nil {
@@ -64,8 +65,8 @@ func TestForeignEntryInTheWay(t *testing.T) {
 				}
 				_, err := new(Publisher).Publish(t.Context(), dir, text(map[string]string{"a": "1", "wanted": "2", "z/z": "3"}))
 				foreign, ok := errors.AsType[*ForeignEntryError](err)
-				if !ok || foreign.Name != at {
-					t.Fatalf("err = %v, want a ForeignEntryError for %s", err, at)
+				if !ok || foreign.Name != at || !strings.Contains(err.Error(), "move it away") {
+					t.Fatalf("err = %v, want a ForeignEntryError for %s, and what to do", err, at)
 				}
 				entries, err := os.ReadDir(dir)
 				if err != nil || len(entries) != 1 || entries[0].Name() != at {
@@ -87,6 +88,34 @@ func TestForeignEntryInTheWay(t *testing.T) {
 		}
 		wantVisible(t, dir, map[string]string{"a": "1", "wanted": "foreign"})
 	})
+}
+
+// An entry in the way of the layout does not matter while there is nothing to change, and
+// nothing is changed by the update that it stops.
+func TestForeignEntryForAnUpdate(t *testing.T) {
+	dir := t.TempDir()
+	set := map[string]string{"a": "1", "goes": "1"}
+	var p Publisher
+	mustPublish(t, &p, dir, text(set))
+	in := testtool.MkdirAll(t, dir, "..data_tmp")
+	for _, p := range []*Publisher{&p, new(Publisher)} {
+		if mustPublish(t, p, dir, text(set)) {
+			t.Error("changed although it was the same")
+		}
+		_, err := p.Publish(t.Context(), dir, text(map[string]string{"a": "2"}))
+		if foreign, ok := errors.AsType[*ForeignEntryError](err); !ok || foreign.Name != "..data_tmp" {
+			t.Errorf("err = %v, want a ForeignEntryError for ..data_tmp", err)
+		}
+		wantVisible(t, dir, set)
+		if got := len(versions(t, dir)); got != 1 {
+			t.Errorf("%d versions", got)
+		}
+	}
+	if err := os.Remove(in); err != nil {
+		t.Fatal(err)
+	}
+	mustPublish(t, &p, dir, text(map[string]string{"a": "2"}))
+	wantVisible(t, dir, map[string]string{"a": "2"})
 }
 
 // A visible name that was led elsewhere is no link of ours: it stays until it is moved away.

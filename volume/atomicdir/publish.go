@@ -35,6 +35,9 @@ func (t *target) publish(ctx context.Context, current version, tree *node) (now 
 		changed, err := t.repairLinks(ctx, inv)
 		return current, changed, err
 	}
+	if inv.foreignNewData {
+		return current, false, &ForeignEntryError{Dir: t.path, Name: newDataName}
+	}
 	next, err := t.replace(ctx, old, tree, inv)
 	if err != nil {
 		return current, false, err
@@ -177,15 +180,9 @@ func (t *target) makeNewData(ctx context.Context, version string, undo *undoList
 	if err := t.step(ctx, "link", newDataName); err != nil {
 		return err
 	}
-	remove := func() error {
-		if err := unlink(t.fd, newDataName); err != nil {
-			return t.failed("remove", newDataName, err)
-		}
-		return nil
-	}
 	err := symlink(version, t.fd, newDataName)
 	if errors.Is(err, unix.EEXIST) { // left by a crash
-		if err := remove(); err != nil {
+		if err := t.removeNewData(); err != nil {
 			return err
 		}
 		err = symlink(version, t.fd, newDataName)
@@ -193,8 +190,15 @@ func (t *target) makeNewData(ctx context.Context, version string, undo *undoList
 	if err != nil {
 		return t.failed("link", newDataName, err)
 	}
-	undo.add(remove)
+	undo.add(t.removeNewData)
 	return t.step(ctx, "replace", dataName) // last chance to stop
+}
+
+func (t *target) removeNewData() error {
+	if err := unlink(t.fd, newDataName); err != nil {
+		return t.failed("remove", newDataName, err)
+	}
+	return nil
 }
 
 func (t *target) renameData(ctx context.Context) error {

@@ -159,6 +159,9 @@ type inventory struct {
 	// missing are visible names without their link, stale are links of names
 	// that shall not be visible any more.
 	missing, stale []string
+	// newData says that there is a link of ours at ..data_tmp, foreignNewData
+	// that there is something else.
+	newData, foreignNewData bool
 }
 
 // takeInventory compares what is visible with what shall be. It refuses an
@@ -174,10 +177,15 @@ func (t *target) takeInventory(tree *node) (inventory, error) {
 	}
 	var inv inventory
 	for _, name := range names {
-		if strings.HasPrefix(name, fileset.Reserved) {
-			if versionName.MatchString(name) {
-				inv.versions = append(inv.versions, name)
+		switch {
+		case name == newDataName:
+			if inv.newData, inv.foreignNewData, err = t.lookAtNewData(); err != nil {
+				return inventory{}, err
 			}
+		case versionName.MatchString(name):
+			inv.versions = append(inv.versions, name)
+		}
+		if strings.HasPrefix(name, fileset.Reserved) {
 			continue
 		}
 		_, isWanted := wanted[name]
@@ -201,6 +209,21 @@ func (t *target) takeInventory(tree *node) (inventory, error) {
 		}
 	}
 	return inv, nil
+}
+
+// lookAtNewData says what is at ..data_tmp: a link of ours, which a crash left,
+// something else, or nothing.
+func (t *target) lookAtNewData() (ours, foreign bool, err error) {
+	link, err := readlink(t.fd, newDataName)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return false, false, nil
+	case err == nil && versionName.MatchString(link):
+		return true, false, nil
+	case err == nil || errors.Is(err, unix.EINVAL): // a foreign link or no link
+		return false, true, nil
+	}
+	return false, false, t.failed("read", newDataName, err)
 }
 
 func linkTo(name string) string { return dataName + "/" + name }
