@@ -24,7 +24,7 @@ const (
 // are to shrink: nothing is added here, and an entry that is not needed any more fails.
 func tooLarge() map[string]size {
 	return map[string]size{
-		"volume/volumetest": {files: 35, lines: 6_030},
+		"volume/volumetest": {files: 28, lines: 5_470},
 	}
 }
 

@@ -11,27 +11,28 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumetest/internal/output"
 )
 
 // canary looks for the suite's secret where it must not be.
 type canary struct {
 	*kit
 	secret string
-	output *output
+	output *output.Output
 }
 
 func checkCanary(k *kit, c Case) {
 	if k.runner.suite.Canary == "" {
 		return
 	}
-	o := captureOutput(k)
-	defer o.restore()
+	o := output.Capture(k)
+	defer o.Restore()
 	for _, op := range []operation{
 		setUpOperation(), refreshOperation(), tearDownOperation(), metricsOperation(), reconstructOperation(),
 	} {
 		for _, p := range k.points(c, op) {
 			k.bubble(func(k *kit) {
-				defer k.explain("%s, where %s failed", op.name, p)
+				defer k.Explain("%s, where %s failed", op.name, p)
 				n := k.node(c)
 				v := n.volume("a")
 				op.prepare(v)
@@ -75,7 +76,7 @@ func reconstructOperation() operation {
 	}}
 }
 
-func (k *kit) canary(o *output) canary { return canary{k, k.runner.suite.Canary, o} }
+func (k *kit) canary(o *output.Output) canary { return canary{k, k.runner.suite.Canary, o} }
 
 func (c canary) look(what string, value any) {
 	c.Helper()
@@ -128,7 +129,7 @@ func (c canary) lookAround(v *podVolume, err error) {
 	_, err = v.GetMetrics(c.Context())
 	c.lookAtError("of GetMetrics", err)
 	c.lookAtFiles(v)
-	c.look("a log or what was printed", c.output.take(c))
+	c.look("a log or what was printed", c.output.Take(c))
 }
 
 // lookAtFiles looks at every file below the root but those of the volume.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumetest/internal/harness"
 )
 
 // environment is what a plugin mounts with.
@@ -84,3 +85,20 @@ func (c check) short() string {
 func (c check) runsOn(e environment) bool { return e == onFake || !c.fakeOnly }
 
 func (c check) String() string { return fmt.Sprintf("%s: %s", c.name, c.proves) }
+
+// kit is what a check works with. It is a testing.TB whose failures carry the
+// check's sentence.
+type kit struct {
+	*harness.T
+	runner runner
+	on     environment
+}
+
+// do is [harness.T.Do] of a check, or of a part of it.
+func (k *kit) do(f func(*kit)) (complete bool) { return k.Do(func() { f(k) }) }
+
+// bubble runs f with virtual time, see [harness.T.Bubble].
+func (k *kit) bubble(f func(*kit)) {
+	k.Helper()
+	k.Bubble(func(t *harness.T) { f(&kit{T: t, runner: k.runner, on: k.on}) })
+}

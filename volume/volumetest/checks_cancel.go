@@ -3,13 +3,12 @@ package volumetest
 import (
 	"context"
 	"errors"
-	"runtime"
-	"strings"
 	"sync"
 	"testing/synctest"
 	"time"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumetest/internal/harness"
 )
 
 const (
@@ -56,7 +55,7 @@ func forAll(operations []func() operation, f func(*kit, Case, operation)) func(*
 
 func checkCancelledBefore(k *kit, c Case, op operation) {
 	k.bubble(func(k *kit) {
-		defer k.explain("%s with a context that had ended", op.name)
+		defer k.Explain("%s with a context that had ended", op.name)
 		n := k.node(c)
 		v := n.volume("a")
 		op.prepare(v)
@@ -83,7 +82,7 @@ func (v *podVolume) recover(k *kit) {
 func checkCancelledDuring(k *kit, c Case, op operation) {
 	for _, p := range k.points(c, op) {
 		k.bubble(func(k *kit) {
-			defer k.explain("%s, whose context ended in %s", op.name, p)
+			defer k.Explain("%s, whose context ended in %s", op.name, p)
 			v := k.node(c).volume("a")
 			op.prepare(v)
 			ctx, cancel := context.WithCancel(k.Context())
@@ -102,7 +101,7 @@ func checkCancelledDuring(k *kit, c Case, op operation) {
 func checkHang(k *kit, c Case, op operation, onward bool) {
 	for _, p := range k.points(c, op) {
 		k.bubble(func(k *kit) {
-			defer k.explain("%s, where %s hung", op.name, p)
+			defer k.Explain("%s, where %s hung", op.name, p)
 			v := k.node(c).volume("a")
 			op.prepare(v)
 			v.node.hang(k, p, onward, hanging{
@@ -133,8 +132,7 @@ type hanging struct {
 // and leaves no goroutine once the call has returned.
 func (n *Node) hang(k *kit, p point, onward bool, h hanging) {
 	k.Helper()
-	bubble := currentBubble()
-	before := goroutines(bubble)
+	before := harness.Goroutines()
 	late := n.lateness(k, p, onward, h)
 	switch {
 	case !onward && late > max(h.allowed, time.Second):
@@ -145,7 +143,7 @@ func (n *Node) hang(k *kit, p point, onward bool, h hanging) {
 	// What was left running may take its time to notice.
 	time.Sleep(time.Hour)
 	synctest.Wait()
-	for id, stack := range goroutines(bubble) {
+	for id, stack := range harness.Goroutines() {
 		if before[id] == "" {
 			k.Errorf("a goroutine is left:\n%s", stack)
 		}
@@ -166,10 +164,10 @@ func (n *Node) lateness(k *kit, p point, onward bool, h hanging) time.Duration {
 	ctx, cancel := context.WithTimeout(k.Context(), patience)
 	defer cancel()
 	deadline := time.Now().Add(patience)
-	done := k.async(func() error { return h.run(ctx) })
+	done := k.Async(func() error { return h.run(ctx) })
 	select {
 	case err := <-done:
-		if errors.Is(err, errPanicked) {
+		if errors.Is(err, harness.ErrPanicked) {
 			return 0
 		}
 		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
@@ -184,33 +182,4 @@ func (n *Node) lateness(k *kit, p point, onward bool, h hanging) time.Duration {
 		return time.Hour
 	}
 	return time.Since(deadline)
-}
-
-// goroutines returns the stacks of a bubble's goroutines by their ids.
-func goroutines(bubble string) map[string]string {
-	stacks := map[string]string{}
-	buffer := make([]byte, 1<<20)
-	buffer = buffer[:runtime.Stack(buffer, true)]
-	for stack := range strings.SplitSeq(string(buffer), "\n\n") {
-		if bubbleOf(stack) == bubble {
-			id, _, _ := strings.Cut(stack, " [")
-			stacks[id] = stack
-		}
-	}
-	return stacks
-}
-
-// currentBubble returns the number of the caller's.
-func currentBubble() string {
-	header := make([]byte, 1<<8)
-	return bubbleOf(string(header[:runtime.Stack(header, false)]))
-}
-
-// bubbleOf returns the number of the bubble from the first line of a stack:
-// "goroutine 7 [running, synctest bubble 3]:".
-func bubbleOf(stack string) string {
-	header, _, _ := strings.Cut(stack, "\n")
-	_, bubble, _ := strings.Cut(header, "synctest bubble ")
-	bubble, _, _ = strings.Cut(bubble, "]")
-	return bubble
 }

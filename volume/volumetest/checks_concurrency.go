@@ -46,7 +46,7 @@ func checkAtOnce(k *kit, c Case, volumeFor func(*Node, int) *podVolume) {
 	for i := range workers {
 		v := volumeFor(n, i)
 		group.Go(func() {
-			defer k.catch()
+			defer k.Catch()
 			for range 2 {
 				if err := v.setUp(k.Context()); err != nil {
 					k.Errorf("SetUp at once with others: %v", err)
@@ -70,7 +70,7 @@ func checkQuestions(k *kit, c Case) {
 	var group sync.WaitGroup
 	for range workers {
 		group.Go(func() {
-			defer k.catch()
+			defer k.Catch()
 			for {
 				n.ask(k, v)
 				select {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
+	"github.com/podvol/podvol/volume/volumetest/internal/tree"
 )
 
 // contractChecks are about what a plugin answers without doing anything.
@@ -100,13 +101,13 @@ func checkPluginName(k *kit) {
 
 func checkInit(k *kit) {
 	h := fakehost.New(k)
-	root := snapshot(k, h.RootDir)
+	root := tree.Snapshot(k, h.RootDir)
 	h.Host = volume.Host{RootDir: h.RootDir, NodeName: h.NodeName, Mounter: h.Mounter}
 	if err := k.runner.newPlugin().Init(h); err != nil {
 		k.Errorf("Init on a host without roles: %v", err)
 	}
 	assertUntouched(k, h)
-	assertSame(k, "the root", root, snapshot(k, h.RootDir))
+	tree.AssertSame(k, "the root", root, tree.Snapshot(k, h.RootDir))
 }
 
 // assertUntouched fails if anything was asked of the mounter or a role, or
@@ -128,7 +129,7 @@ func checkNoIO(k *kit, c Case) {
 	n := k.node(c)
 	spec := c.Spec(n)
 	pod := n.pod("a", spec)
-	source := snapshot(k, n.Dir)
+	source := tree.Snapshot(k, n.Dir)
 	if !n.plugin.CanSupport(spec) {
 		k.Errorf("CanSupport is false for this case's spec")
 	}
@@ -151,7 +152,7 @@ func checkNoIO(k *kit, c Case) {
 		k.Errorf("the unmounter's GetPath() is %q, the mounter's %q", path, m.GetPath())
 	}
 	assertUntouched(k, n.Host)
-	assertSame(k, "the source", source, snapshot(k, n.Dir))
+	tree.AssertSame(k, "the source", source, tree.Snapshot(k, n.Dir))
 }
 
 // timesAsked shows an answer that depends on the order of a map.
@@ -318,7 +319,7 @@ func checkMissingPod(k *kit, c Case) {
 func checkRefused(k *kit, refused RefusedCase) {
 	n := k.node(Case{Spec: refused.Spec, Prepare: refused.Prepare, Pod: refused.Pod})
 	spec := refused.Spec(n)
-	source := snapshot(k, n.Dir)
+	source := tree.Snapshot(k, n.Dir)
 	err := n.tryToSetUp(k, spec, n.pod("a", spec))
 	if err == nil {
 		k.Fatalf("the volume is not refused")
@@ -330,7 +331,7 @@ func checkRefused(k *kit, refused RefusedCase) {
 		k.Errorf("the mounter was called for a volume that is refused: %v", mounterCalls(n.Host))
 	}
 	n.AssertTornDown(k)
-	assertSame(k, "the source", source, snapshot(k, n.Dir))
+	tree.AssertSame(k, "the source", source, tree.Snapshot(k, n.Dir))
 }
 
 // tryToSetUp returns the first error of making a mounter and setting up. One of

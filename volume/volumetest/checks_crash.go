@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/volume/volumetest/internal/tree"
 )
 
 // errDead is what calls of a dead process get when the check is over.
@@ -55,11 +56,11 @@ func crash(operation func() operation, recover func(*podVolume)) func(*kit, Case
 		op := operation()
 		for _, p := range k.points(c, op) {
 			k.bubble(func(k *kit) {
-				defer k.explain("%s, where the process died in %s", op.name, p)
+				defer k.Explain("%s, where the process died in %s", op.name, p)
 				n := k.node(c)
 				v := n.volume("a")
 				op.prepare(v)
-				source := snapshot(k, n.Dir)
+				source := tree.Snapshot(k, n.Dir)
 				bury := n.die(p, func(ctx context.Context) error { return op.run(ctx, v) })
 				// Also where a check below ends the test.
 				defer bury()
@@ -67,7 +68,7 @@ func crash(operation func() operation, recover func(*podVolume)) func(*kit, Case
 				recover(v.same(again))
 				v.assertGone()
 				again.AssertTornDown(k)
-				assertKept(k, "the source", source, snapshot(k, n.Dir))
+				tree.AssertKept(k, "the source", source, tree.Snapshot(k, n.Dir))
 			})
 		}
 	}
@@ -80,7 +81,7 @@ func crash(operation func() operation, recover func(*podVolume)) func(*kit, Case
 func (n *Node) die(p point, run func(context.Context) error) (bury func()) {
 	release := make(chan struct{})
 	reached, remove := n.disturb(p, disturbance{err: errDead, release: release, onward: true})
-	done := n.kit.async(func() error { return run(context.Background()) })
+	done := n.kit.Async(func() error { return run(context.Background()) })
 	// Wait alone also returns while a plugin sleeps on its way to the point.
 	ended := false
 	select {

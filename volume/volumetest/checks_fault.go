@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumetest/internal/tree"
 )
 
 // faultChecks let every call of the mounter and the roles fail in turn, before
@@ -87,11 +88,11 @@ func sweep(operation func() operation, recover func(*podVolume, error)) func(*ki
 		op := operation()
 		for _, p := range k.points(c, op) {
 			k.bubble(func(k *kit) {
-				defer k.explain("%s, where %s failed", op.name, p)
+				defer k.Explain("%s, where %s failed", op.name, p)
 				n := k.node(c)
 				v := n.volume("a")
 				op.prepare(v)
-				source := snapshot(k, n.Dir)
+				source := tree.Snapshot(k, n.Dir)
 				_, remove := n.disturb(p, disturbance{err: errInjected})
 				n.mounter.ResetCalls()
 				err := op.run(k.Context(), v)
@@ -99,7 +100,7 @@ func sweep(operation func() operation, recover func(*podVolume, error)) func(*ki
 				recover(v, err)
 				v.assertGone()
 				n.AssertTornDown(k)
-				assertKept(k, "the source", source, snapshot(k, n.Dir))
+				tree.AssertKept(k, "the source", source, tree.Snapshot(k, n.Dir))
 			})
 		}
 	}
@@ -109,7 +110,7 @@ func checkCause(k *kit, c Case) {
 	for _, op := range []operation{setUpOperation(), tearDownOperation()} {
 		for _, p := range k.points(c, op) {
 			k.bubble(func(k *kit) {
-				defer k.explain("%s, where %s failed", op.name, p)
+				defer k.Explain("%s, where %s failed", op.name, p)
 				n := k.node(c)
 				v := n.volume("a")
 				op.prepare(v)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/volume/volumetest/internal/tree"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -58,13 +59,13 @@ func hostileNames() []string {
 
 func checkHostileNames(k *kit, c Case) {
 	n := k.node(c)
-	source := snapshot(k, n.Dir)
+	source := tree.Snapshot(k, n.Dir)
 	for _, name := range hostileNames() {
 		n.assertNameRefused(k, name)
 		n.assertUIDRefused(k, types.UID(name))
 	}
 	assertUntouched(k, n.Host)
-	assertSame(k, "the source", source, snapshot(k, n.Dir))
+	tree.AssertSame(k, "the source", source, tree.Snapshot(k, n.Dir))
 }
 
 func (n *Node) assertNameRefused(k *kit, name string) {
@@ -118,7 +119,7 @@ func checkOddNames(k *kit, c Case) {
 		v.mustTearDown()
 		v.assertGone()
 		n.AssertTornDown(k)
-		if k.failed() {
+		if k.Failed() {
 			k.Fatalf("this was: the volume name %q", name)
 		}
 	}
@@ -127,8 +128,8 @@ func checkOddNames(k *kit, c Case) {
 // outside makes a directory of somebody else's.
 func (k *kit) outside() string {
 	k.Helper()
-	dir := newSource(k)
-	writeFiles(k, dir, map[string]string{"precious": "data", "deep/er/file": "data"})
+	dir := tree.New(k)
+	tree.Write(k, dir, map[string]string{"precious": "data", "deep/er/file": "data"})
 	if err := os.Chmod(filepath.Join(dir, "precious"), 0o600); err != nil {
 		k.Fatal(err)
 	}
@@ -155,7 +156,7 @@ func (n *Node) assertUntouchedOutside(k *kit, dir string, before map[string]stri
 			k.Errorf("%s %s is mounted at %s, to which a link led", e.FSType, e.Source, e.Target)
 		}
 	}
-	assertSame(k, "a directory to which a link led", before, snapshot(k, dir))
+	tree.AssertSame(k, "a directory to which a link led", before, tree.Snapshot(k, dir))
 }
 
 func checkLinkAsVolume(k *kit, c Case) {
@@ -165,7 +166,7 @@ func checkLinkAsVolume(k *kit, c Case) {
 		return
 	}
 	dir := k.outside()
-	before := snapshot(k, dir)
+	before := tree.Snapshot(k, dir)
 	if err := os.MkdirAll(filepath.Dir(v.GetPath()), 0o750); err != nil {
 		k.Fatal(err)
 	}
@@ -193,16 +194,16 @@ func checkLinkBetweenCalls(k *kit, c Case) {
 	for _, op := range []operation{setUpOperation(), refreshOperation(), tearDownOperation()} {
 		for _, p := range append([]point{beforeAll}, k.points(c, op)...) {
 			k.bubble(func(k *kit) {
-				defer k.explain("%s, where the volume became a link at %s", op.name, p)
+				defer k.Explain("%s, where the volume became a link at %s", op.name, p)
 				n := k.node(c)
 				v := n.volume("a")
 				if !v.owned() {
 					return
 				}
 				dir := k.outside()
-				before := snapshot(k, dir)
+				before := tree.Snapshot(k, dir)
 				op.prepare(v)
-				aside := filepath.Join(newSource(k), "aside")
+				aside := filepath.Join(tree.New(k), "aside")
 				swap := func() { swap(v.GetPath(), aside, dir) }
 				if p == beforeAll {
 					swap()
@@ -237,9 +238,9 @@ func checkLinksInside(k *kit, c Case) {
 		return
 	}
 	dir := k.outside()
-	before := snapshot(k, dir)
+	before := tree.Snapshot(k, dir)
 	v.mustSetUp()
-	writeFiles(k, v.GetPath(), map[string]string{own("below/file"): "data"})
+	tree.Write(k, v.GetPath(), map[string]string{own("below/file"): "data"})
 	for _, name := range []string{own("link"), own("below/link")} {
 		if err := os.Symlink(dir, filepath.Join(v.GetPath(), name)); err != nil {
 			k.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumetest/internal/tree"
 )
 
 // lifecycleChecks are about SetUp and TearDown when nothing goes wrong.
@@ -235,7 +236,7 @@ func checkTearDown(k *kit, c Case) {
 	v := n.volume("a")
 	v.mustSetUp()
 	if v.owned() && !v.GetAttributes().ReadOnly {
-		writeFiles(k, v.GetPath(), map[string]string{own("a/b/written-by-the-pod"): "data"})
+		tree.Write(k, v.GetPath(), map[string]string{own("a/b/written-by-the-pod"): "data"})
 	}
 	v.mustTearDown()
 	v.assertGone()
@@ -244,11 +245,11 @@ func checkTearDown(k *kit, c Case) {
 
 func checkTearDownNeverSetUp(k *kit, c Case) {
 	n := k.node(c)
-	source := snapshot(k, n.Dir)
+	source := tree.Snapshot(k, n.Dir)
 	v := n.volume("a")
 	v.mustTearDown()
 	n.AssertTornDown(k)
-	assertSame(k, "the source", source, snapshot(k, n.Dir))
+	tree.AssertSame(k, "the source", source, tree.Snapshot(k, n.Dir))
 }
 
 func checkSeveralPods(k *kit, c Case) {
@@ -276,7 +277,7 @@ func checkSeveralPods(k *kit, c Case) {
 
 func checkShared(k *kit, a, b *podVolume) {
 	k.Helper()
-	writeFiles(k, a.GetPath(), map[string]string{own("written-by-a"): "data"})
+	tree.Write(k, a.GetPath(), map[string]string{own("written-by-a"): "data"})
 	_, err := os.Stat(filepath.Join(b.GetPath(), own("written-by-a")))
 	if seen := err == nil; seen != a.node.working.Shared {
 		k.Errorf("another pod sees what one has written: %v (%v), the case says %v", seen, err, a.node.working.Shared)
@@ -316,13 +317,13 @@ func checkSourceKept(k *kit, c Case) {
 	n := k.node(c)
 	v := n.volume("a")
 	v.mustSetUp()
-	writeFiles(k, n.Dir, map[string]string{own("kept/deep/file"): "data"})
+	tree.Write(k, n.Dir, map[string]string{own("kept/deep/file"): "data"})
 	if err := os.Symlink("/nowhere", filepath.Join(n.Dir, own("kept/link"))); err != nil && !errors.Is(err, fs.ErrExist) {
 		k.Fatal(err)
 	}
-	before := snapshot(k, n.Dir)
+	before := tree.Snapshot(k, n.Dir)
 	v.mustSetUp()
 	v.mustTearDown()
 	v.mustTearDown()
-	assertSame(k, "the source", before, snapshot(k, n.Dir))
+	tree.AssertSame(k, "the source", before, tree.Snapshot(k, n.Dir))
 }

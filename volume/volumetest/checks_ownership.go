@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumetest/internal/tree"
 )
 
 // ownershipChecks are about a pod's fsGroup, and about what SetUp tells of how
@@ -43,7 +44,7 @@ const otherGroup = 4242
 // than its own.
 func groupFor(k *kit) int64 {
 	k.Helper()
-	probe := filepath.Join(newSource(k), "probe")
+	probe := filepath.Join(tree.New(k), "probe")
 	if err := os.WriteFile(probe, nil, 0o600); err != nil {
 		k.Fatal(err)
 	}
@@ -63,7 +64,7 @@ func inherited(k *kit, c Case, outside string) *Node {
 		return n
 	}
 	v.mustSetUp()
-	writeFiles(k, v.GetPath(), map[string]string{own("old/private"): "data"})
+	tree.Write(k, v.GetPath(), map[string]string{own("old/private"): "data"})
 	for path, mode := range map[string]fs.FileMode{own("old/private"): 0o600, own("old"): 0o700} {
 		if err := os.Chmod(filepath.Join(v.GetPath(), path), mode); err != nil {
 			k.Fatal(err)
@@ -81,7 +82,7 @@ func checkFsGroup(k *kit, c Case) {
 		return
 	}
 	outside := k.outside()
-	before := snapshot(k, outside)
+	before := tree.Snapshot(k, outside)
 	c.Args.FsGroup = new(groupFor(k))
 	n := inherited(k, Case{Name: c.Name, Spec: c.Spec, Prepare: c.Prepare, Pod: c.Pod}, outside)
 	n.working = c
@@ -138,10 +139,10 @@ func checkUnmanaged(k *kit, c Case) {
 	if v.GetAttributes().Managed {
 		return
 	}
-	writeFiles(k, n.Dir, map[string]string{own("private/file"): "data"})
-	before := snapshot(k, n.Dir)
+	tree.Write(k, n.Dir, map[string]string{own("private/file"): "data"})
+	before := tree.Snapshot(k, n.Dir)
 	v.mustSetUp()
-	assertKept(k, "the source of a volume that is not Managed", before, snapshot(k, n.Dir))
+	tree.AssertKept(k, "the source of a volume that is not Managed", before, tree.Snapshot(k, n.Dir))
 }
 
 // listener hears of progress.
@@ -189,7 +190,7 @@ func (l *listener) end() {
 func checkProgress(k *kit, c Case) {
 	c.Args.FsGroup = new(groupFor(k))
 	k.bubble(func(k *kit) {
-		n := inherited(k, Case{Name: c.Name, Spec: c.Spec, Prepare: c.Prepare, Pod: c.Pod}, newSource(k))
+		n := inherited(k, Case{Name: c.Name, Spec: c.Spec, Prepare: c.Prepare, Pod: c.Pod}, tree.New(k))
 		n.working = c
 		for range 2 {
 			l := &listener{k: k, last: map[string]volume.Progress{}}

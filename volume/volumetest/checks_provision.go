@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumetest/internal/tree"
 )
 
 // provisionChecks are about storage that the plugin makes and deletes. Beside it
@@ -169,7 +170,7 @@ func provisionDeed(c StorageCase) deed {
 	return deed{name: "Provision", begin: func(k *kit) *trial {
 		n := k.storageNode(c)
 		other := n.neighbour(k, c)
-		before := snapshot(k, n.Dir)
+		before := tree.Snapshot(k, n.Dir)
 		s := n.claimed(c, "claim")
 		return &trial{
 			node: n,
@@ -202,7 +203,7 @@ func deleteDeed(c StorageCase) deed {
 	return deed{name: "Delete", begin: func(k *kit) *trial {
 		n := k.storageNode(c)
 		other := n.neighbour(k, c)
-		before := snapshot(k, n.Dir)
+		before := tree.Snapshot(k, n.Dir)
 		s := n.claimed(c, "claim")
 		s.mustProvision(k)
 		s.write(k)
@@ -236,7 +237,7 @@ func checkDelete(k *kit, c StorageCase) {
 		s.assertNoData(k)
 	}
 	// Another life of the same claim's storage, of which a pod never used any.
-	before := snapshot(k, t.node.Dir)
+	before := tree.Snapshot(k, t.node.Dir)
 	unused := t.node.claimed(c, "unused")
 	for range 2 {
 		unused.mustProvision(k)
@@ -253,9 +254,9 @@ func checkDeleteNotReleased(k *kit, c StorageCase) {
 	s.mustProvision(k)
 	s.write(k)
 	n.Releases = refuser{}
-	before := snapshot(k, n.Dir)
+	before := tree.Snapshot(k, n.Dir)
 	assertInUse(k, "Delete", s.delete(k.Context()))
-	assertSame(k, "storage in use", before, snapshot(k, n.Dir))
+	tree.AssertSame(k, "storage in use", before, tree.Snapshot(k, n.Dir))
 	s.assertData(k)
 	n.assertNothingHeld(k)
 }
@@ -263,7 +264,7 @@ func checkDeleteNotReleased(k *kit, c StorageCase) {
 func checkSameClaim(k *kit, c StorageCase) {
 	n := k.storageNode(c)
 	peer := n.peer(k, c)
-	before := snapshot(k, n.Dir)
+	before := tree.Snapshot(k, n.Dir)
 	results := make([]*v1.PersistentVolume, workers)
 	var group sync.WaitGroup
 	for i := range workers {
@@ -272,7 +273,7 @@ func checkSameClaim(k *kit, c StorageCase) {
 			s = s.on(peer)
 		}
 		group.Go(func() {
-			defer k.catch()
+			defer k.Catch()
 			pv, err := s.provision(k.Context())
 			if err != nil {
 				k.Logf("Provision at once with others: %v", err)
@@ -304,21 +305,21 @@ func checkSameClaim(k *kit, c StorageCase) {
 func checkSeveralClaims(k *kit, c StorageCase) {
 	n := k.storageNode(c)
 	other := n.neighbour(k, c)
-	before := snapshot(k, n.Dir)
+	before := tree.Snapshot(k, n.Dir)
 	all := make([]*claimed, workers)
 	atOnce := func(what string, f func(*claimed) error) {
 		k.Helper()
 		var group sync.WaitGroup
 		for _, s := range all {
 			group.Go(func() {
-				defer k.catch()
+				defer k.Catch()
 				if err := f(s); err != nil {
 					k.Errorf("%s of claim %s at once with others: %v", what, s.claim, err)
 				}
 			})
 		}
 		group.Wait()
-		if k.failed() {
+		if k.Failed() {
 			k.FailNow()
 		}
 	}
@@ -343,7 +344,7 @@ func checkSeveralClaims(k *kit, c StorageCase) {
 		}
 		atOnce("Delete", func(s *claimed) error { return s.delete(k.Context()) })
 		if !c.Keeps {
-			assertSame(k, "after Delete, what lies where the storage was", before, snapshot(k, n.Dir))
+			tree.AssertSame(k, "after Delete, what lies where the storage was", before, tree.Snapshot(k, n.Dir))
 		}
 	}
 	other.assertData(k)
@@ -356,9 +357,9 @@ func checkDeleteGiven(k *kit, c Case) {
 		return // reclaim policies are for others
 	}
 	outside := k.outside()
-	beforeOutside := snapshot(k, outside)
+	beforeOutside := tree.Snapshot(k, outside)
 	v.litter(k, outside)
-	before := snapshot(k, n.Dir)
+	before := tree.Snapshot(k, n.Dir)
 	p, _ := volume.AsDeletable(n.plugin)
 	refused := false
 	for range 2 {
@@ -368,7 +369,7 @@ func checkDeleteGiven(k *kit, c Case) {
 		}
 		if err != nil {
 			k.Logf("refused: %v", err)
-			assertSame(k, "a volume whose deletion was refused", before, snapshot(k, n.Dir))
+			tree.AssertSame(k, "a volume whose deletion was refused", before, tree.Snapshot(k, n.Dir))
 			refused = true
 		} else if refused {
 			k.Errorf("Delete succeeds after it was refused")

@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumetest/internal/tree"
 )
 
 // recycleChecks are about Recycle, of cases that are PersistentVolumes which
@@ -102,7 +103,7 @@ func (n *Node) recycle(ctx context.Context, spec *volume.Spec) error {
 func (v *podVolume) litter(k *kit, outside string) {
 	k.Helper()
 	v.mustSetUp()
-	writeFiles(k, v.GetPath(), map[string]string{own(".hidden"): "data", own("deep/er/file"): "data"})
+	tree.Write(k, v.GetPath(), map[string]string{own(".hidden"): "data", own("deep/er/file"): "data"})
 	for _, name := range []string{own("link"), own("deep/link")} {
 		if err := os.Symlink(outside, filepath.Join(v.GetPath(), name)); err != nil {
 			k.Fatal(err)
@@ -115,7 +116,7 @@ func recycleDeed(c Case) deed {
 	return deed{name: "Recycle", begin: func(k *kit) *trial {
 		n := k.node(c)
 		outside := k.outside()
-		before := snapshot(k, outside)
+		before := tree.Snapshot(k, outside)
 		v := n.volume("a")
 		v.litter(k, outside)
 		spec := toRecycle(v.spec)
@@ -157,10 +158,10 @@ func checkNotReleased(k *kit, c Case) {
 	n.Releases = refuser{}
 	v := n.volume("a")
 	v.mustSetUp()
-	writeFiles(k, v.GetPath(), map[string]string{own("data/of-a-pod"): "data"})
-	before := snapshot(k, v.GetPath())
+	tree.Write(k, v.GetPath(), map[string]string{own("data/of-a-pod"): "data"})
+	before := tree.Snapshot(k, v.GetPath())
 	assertInUse(k, "Recycle", n.recycle(k.Context(), toRecycle(v.spec)))
-	assertSame(k, "a volume in use", before, snapshot(k, v.GetPath()))
+	tree.AssertSame(k, "a volume in use", before, tree.Snapshot(k, v.GetPath()))
 	v.mustTearDown()
 	n.assertNothingHeld(k)
 }

@@ -33,7 +33,7 @@ const (
 
 func checkRetryAt(k *kit, c Case, trouble string, hang bool) {
 	k.bubble(func(k *kit) {
-		defer k.explain("SetUp, where %s for long", trouble)
+		defer k.Explain("SetUp, where %s for long", trouble)
 		v := k.node(c).volume("a")
 		end := v.node.troubleAll(hang)
 		for range manyFailures {

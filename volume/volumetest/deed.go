@@ -37,7 +37,7 @@ func (d deed) points(k *kit) []point {
 func (d deed) sweepFaults(k *kit) {
 	for _, p := range d.points(k) {
 		k.bubble(func(k *kit) {
-			defer k.explain("%s, where %s failed", d.name, p)
+			defer k.Explain("%s, where %s failed", d.name, p)
 			t := d.begin(k)
 			_, remove := t.node.disturb(p, disturbance{err: errInjected})
 			err := t.run(k.Context())
@@ -54,7 +54,7 @@ func (d deed) sweepFaults(k *kit) {
 func (d deed) sweepCrashes(k *kit) {
 	for _, p := range d.points(k) {
 		k.bubble(func(k *kit) {
-			defer k.explain("%s, where the process died in %s", d.name, p)
+			defer k.Explain("%s, where the process died in %s", d.name, p)
 			t := d.begin(k)
 			bury := t.node.die(p, t.run)
 			// Also where a check below ends the test.
@@ -68,7 +68,7 @@ func (d deed) sweepCrashes(k *kit) {
 // while each of them hangs.
 func (d deed) sweepEnds(k *kit) {
 	k.bubble(func(k *kit) {
-		defer k.explain("%s with a context that had ended", d.name)
+		defer k.Explain("%s with a context that had ended", d.name)
 		t := d.begin(k)
 		ctx, cancel := context.WithCancel(k.Context())
 		cancel()
@@ -76,7 +76,7 @@ func (d deed) sweepEnds(k *kit) {
 	})
 	for _, p := range d.points(k) {
 		k.bubble(func(k *kit) {
-			defer k.explain("%s, whose context ended in %s", d.name, p)
+			defer k.Explain("%s, whose context ended in %s", d.name, p)
 			t := d.begin(k)
 			ctx, cancel := context.WithCancel(k.Context())
 			defer cancel()
@@ -87,7 +87,7 @@ func (d deed) sweepEnds(k *kit) {
 		})
 		for _, onward := range []bool{false, true} {
 			k.bubble(func(k *kit) {
-				defer k.explain("%s, where %s hung, and the later ones: %v", d.name, p, onward)
+				defer k.Explain("%s, where %s hung, and the later ones: %v", d.name, p, onward)
 				t := d.begin(k)
 				t.node.hang(k, p, onward, hanging{name: d.name, run: t.run, allowed: grace})
 				t.settle(t.node)

@@ -3,21 +3,15 @@ package volumetest
 import (
 	"context"
 	"fmt"
-	"io/fs"
-	"maps"
-	"os"
-	"path/filepath"
-	"slices"
 	"strings"
-	"testing"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
+	"github.com/podvol/podvol/volume/volumetest/internal/faultymount"
+	"github.com/podvol/podvol/volume/volumetest/internal/tree"
 )
 
 // Node is a node with one plugin, as a check uses it.
@@ -31,25 +25,16 @@ type Node struct {
 
 	kit     *kit
 	plugin  volume.VolumePlugin
-	mounter faultyMounter
+	mounter faultymount.Mounter
 	working Case
 	devices *devices
 	agent   *agent
 }
 
-// faultyMounter is a mounter under injected faults: [fakemount.Mounter], or
-// the kernel's.
-type faultyMounter interface {
-	mount.ContextMounter
-	Inject(faults ...fakemount.Fault) (remove func())
-	Calls() []fakemount.Call
-	ResetCalls()
-}
-
 // node returns a new node for a case, whose source is prepared.
 func (k *kit) node(c Case) *Node {
 	k.Helper()
-	return k.nodeWith(c, newSource(k))
+	return k.nodeWith(c, tree.New(k))
 }
 
 // nodeWith is node with a Dir that may be another node's too.
@@ -57,29 +42,20 @@ func (k *kit) nodeWith(c Case, dir string) *Node {
 	k.Helper()
 	n := &Node{Dir: dir, Kernel: k.on == onKernel, kit: k, working: c, devices: newDevices(), agent: &agent{}}
 	if n.Kernel {
-		n.Host = fakehost.NewOnKernel(k, newKernelMounter())
+		n.Host = fakehost.NewOnKernel(k, faultymount.NewKernel())
 	} else {
 		n.Host = fakehost.New(k)
 		for fstype, content := range k.runner.suite.FileSystems {
 			n.Fake.ServeType(fstype, content)
 		}
 	}
-	n.mounter = n.GetMounter().(faultyMounter)
+	n.mounter = n.GetMounter().(faultymount.Mounter)
 	n.Add(k.runner.suite.Objects...)
 	if c.Prepare != nil {
 		c.Prepare(n)
 	}
 	n.start()
 	return n
-}
-
-func newSource(t testing.TB) string {
-	t.Helper()
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dir
 }
 
 // start gives the node a new plugin.
@@ -243,15 +219,13 @@ func own(path string) string {
 	return ownName + path
 }
 
-func writeFiles(t testing.TB, dir string, files map[string]string) {
-	t.Helper()
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), fs.FileMode(0o755)); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(files[name]), 0o644); err != nil {
-			t.Fatal(err)
+// mounterCalls are all calls of the host's mounter.
+func mounterCalls(h *fakehost.Host) []fmt.Stringer {
+	var calls []fmt.Stringer
+	if m, ok := h.GetMounter().(faultymount.Mounter); ok {
+		for _, c := range m.Calls() {
+			calls = append(calls, c)
 		}
 	}
+	return calls
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumetest/internal/tree"
 )
 
 // claimed is the storage of one claim on a node.
@@ -152,7 +153,7 @@ func (s *claimed) write(k *kit) {
 	k.Helper()
 	v := s.volume()
 	v.mustSetUp()
-	writeFiles(k, v.GetPath(), map[string]string{dataFile: s.data()})
+	tree.Write(k, v.GetPath(), map[string]string{dataFile: s.data()})
 	v.mustTearDown()
 }
 
@@ -181,15 +182,15 @@ func (s *claimed) assertNoData(k *kit) {
 // was made, but for what the case keeps.
 func (s *claimed) assertDeleted(k *kit, before map[string]string) {
 	k.Helper()
-	after := snapshot(k, s.node.Dir)
+	after := tree.Snapshot(k, s.node.Dir)
 	if !s.storage.Keeps {
-		assertSame(k, "after Delete, what lies where the storage was", before, after)
+		tree.AssertSame(k, "after Delete, what lies where the storage was", before, after)
 		return
 	}
 	if !s.isKept(k) {
 		k.Errorf("after Delete, the data of claim %s is nowhere, although the case keeps it", s.claim)
 	}
-	assertKept(k, "after Delete, what lies where the storage was", before, after)
+	tree.AssertKept(k, "after Delete, what lies where the storage was", before, after)
 }
 
 // isKept looks for the data.

@@ -9,6 +9,8 @@ import (
 
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumetest/internal/harness"
+	"github.com/podvol/podvol/volume/volumetest/internal/memdir"
 )
 
 // Run checks the plugin that newPlugin makes against the contract of package
@@ -62,7 +64,11 @@ type runner struct {
 }
 
 func (r runner) runOn(t *testing.T, e environment) {
-	r.memory = memoryFor(t, e)
+	if e == onKernel {
+		r.memory = memdir.Mount(t)
+	} else {
+		r.memory = memdir.New(t)
+	}
 	p := r.newPlugin()
 	var groups [][]check
 	absent := map[string]bool{}
@@ -98,9 +104,9 @@ type unit struct {
 	name string // of the case; empty for a check that runs once
 	run  func(*kit)
 	// waiver is the one that covers it; nil: none.
-	waiver   *Waiver
-	failures failures // where it is waived
-	ran      bool
+	waiver *Waiver
+	waived *harness.Waived // nil: it is not
+	ran    bool
 }
 
 func (u *unit) title() string {
@@ -142,8 +148,8 @@ func (r runner) runCheck(t *testing.T, e environment, c check) (waived []string)
 	for _, u := range units {
 		u.waiver = r.waiverOf(e, c, u)
 		r.runUnit(t, e, c, u)
-		if u.failures.number() > 0 {
-			waived = append(waived, fmt.Sprintf("%s/%s: %s", c.name, u.title(), u.failures.reason))
+		if u.waived.Number() > 0 {
+			waived = append(waived, fmt.Sprintf("%s/%s: %s", c.name, u.title(), u.waiver.Reason))
 		}
 	}
 	for i := range r.suite.Waivers {
@@ -175,7 +181,7 @@ func assertNeeded(t *testing.T, w *Waiver, c check, units []*unit) {
 			continue
 		}
 		// With -run, only some may have run, which says nothing.
-		if !u.ran || u.failures.number() > 0 {
+		if !u.ran || u.waived.Number() > 0 {
 			return
 		}
 		waived++
@@ -187,23 +193,18 @@ func assertNeeded(t *testing.T, w *Waiver, c check, units []*unit) {
 
 // runUnit runs a waived unit so that it cannot fail, others as usual.
 func (r runner) runUnit(t *testing.T, e environment, c check, u *unit) {
-	var waived *failures
 	if u.waiver != nil {
-		u.failures.reason = u.waiver.Reason
-		waived = &u.failures
+		u.waived = harness.NewWaived(u.waiver.Reason)
 	}
 	t.Run(u.title(), func(t *testing.T) {
 		u.ran = true
-		r.newKit(t, e, c, waived).do(u.run)
-		if n := u.failures.number(); n > 0 {
-			t.Logf("passes only because it is waived (%s); failures: %d", u.failures.reason, n)
+		r.newKit(t, e, c, u.waived).do(u.run)
+		if n := u.waived.Number(); n > 0 {
+			t.Logf("passes only because it is waived (%s); failures: %d", u.waiver.Reason, n)
 		}
 	})
 }
 
-func (r runner) newKit(t *testing.T, e environment, c check, waived *failures) *kit {
-	return &kit{
-		reporter: &reporter{TB: t, check: c, waived: waived},
-		test:     t, runner: r, on: e,
-	}
+func (r runner) newKit(t *testing.T, e environment, c check, waived *harness.Waived) *kit {
+	return &kit{T: harness.New(t, c.String(), r.memory, waived), runner: r, on: e}
 }

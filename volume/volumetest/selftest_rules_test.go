@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/podvol/podvol/volume/volumetest/internal/harness"
 )
 
 // suiteMistake is a suite that is wrong for a plugin that is right.
@@ -143,7 +145,7 @@ func TestSuiteRules(t *testing.T) {
 }
 
 func TestWaivedCheckEndsInVirtualTime(t *testing.T) {
-	waived := &failures{reason: "everybody knows"}
+	waived := harness.NewWaived("everybody knows")
 	k := runner{}.newKit(t, onFake, check{name: "group/check", proves: "It is so."}, waived)
 	over, cleaned := false, false
 	complete := k.do(func(k *kit) {
@@ -156,7 +158,7 @@ func TestWaivedCheckEndsInVirtualTime(t *testing.T) {
 	if complete || over || !cleaned {
 		t.Errorf("the check went on after its end: %v, %v; cleaned up: %v", complete, over, cleaned)
 	}
-	if n := waived.number(); n != 1 {
+	if n := waived.Number(); n != 1 {
 		t.Errorf("%d failures, want 1", n)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/podvol/podvol/util/testenv/testtool"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumetest/internal/memdir"
 )
 
 // broken is a plugin with one defect.
@@ -110,10 +111,10 @@ func judge(t *testing.T, victim, run string) verdict {
 // memoryTempDir is t.TempDir, in memory where that can be.
 func memoryTempDir(t *testing.T) string {
 	t.Helper()
-	if !isMemory(memoryDir) {
+	if !memdir.IsMemory(memdir.Dir) {
 		return t.TempDir()
 	}
-	dir, err := os.MkdirTemp(memoryDir, "selftest-")
+	dir, err := os.MkdirTemp(memdir.Dir, "selftest-")
 	if err != nil {
 		return t.TempDir()
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
+	"github.com/podvol/podvol/volume/volumetest/internal/tree"
 )
 
 // Suite is what an author knows of a plugin: volumes that must work, and
@@ -204,7 +205,7 @@ func (s *Suite) findBlocks(t testing.TB) {
 	for i, c := range s.Working {
 		if c.Spec != nil {
 			h := fakehost.New(t)
-			s.Working[i].block = isBlock(c.Spec(&Node{Host: h, Dir: newSource(t)}))
+			s.Working[i].block = isBlock(c.Spec(&Node{Host: h, Dir: tree.New(t)}))
 		}
 	}
 }
@@ -346,7 +347,7 @@ func (s *Suite) onKernel() bool {
 // Write makes files in the node's Dir, by their paths there.
 func (n *Node) Write(files map[string]string) {
 	n.T().Helper()
-	writeFiles(n.T(), n.Dir, files)
+	tree.Write(n.T(), n.Dir, files)
 }
 
 // Serve makes the fake show the node's Dir, with these files, to mounts of a

@@ -1,4 +1,5 @@
-package volumetest
+// Package tree makes directory trees for checks and compares them.
+package tree
 
 import (
 	"fmt"
@@ -6,16 +7,16 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/podvol/podvol/volume/fakehost"
 	"golang.org/x/sys/unix"
 )
 
-// snapshot describes everything below dir, and dir itself, without following
+// Snapshot describes everything below dir, and dir itself, without following
 // links: kind, mode, owner, size, content or target.
-func snapshot(t testing.TB, dir string) map[string]string {
+func Snapshot(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
@@ -52,30 +53,44 @@ func describe(path string, entry fs.DirEntry) (string, error) {
 	return text, nil
 }
 
-func assertSame(t testing.TB, what string, before, after map[string]string) {
+// AssertSame fails the test if two snapshots differ.
+func AssertSame(t testing.TB, what string, before, after map[string]string) {
 	t.Helper()
 	if diff := cmp.Diff(before, after); diff != "" {
 		t.Errorf("%s changed (-before +after):\n%s", what, diff)
 	}
 }
 
-// assertKept is assertSame but for what is new.
-func assertKept(t testing.TB, what string, before, after map[string]string) {
+// AssertKept is AssertSame but for what is new.
+func AssertKept(t testing.TB, what string, before, after map[string]string) {
 	t.Helper()
 	maps.DeleteFunc(after, func(name, _ string) bool {
 		_, old := before[name]
 		return !old
 	})
-	assertSame(t, what, before, after)
+	AssertSame(t, what, before, after)
 }
 
-// mounterCalls are all calls of the host's mounter.
-func mounterCalls(h *fakehost.Host) []fmt.Stringer {
-	var calls []fmt.Stringer
-	if m, ok := h.GetMounter().(faultyMounter); ok {
-		for _, c := range m.Calls() {
-			calls = append(calls, c)
+// New returns an empty directory for the time of the test, without links in its path.
+func New(t testing.TB) string {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// Write makes files in dir, by their paths there, and the directories on the way.
+func Write(t testing.TB, dir string, files map[string]string) {
+	t.Helper()
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), fs.FileMode(0o755)); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(files[name]), 0o644); err != nil {
+			t.Fatal(err)
 		}
 	}
-	return calls
 }

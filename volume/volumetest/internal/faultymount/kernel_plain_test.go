@@ -1,4 +1,4 @@
-package volumetest
+package faultymount
 
 import (
 	"errors"
@@ -6,6 +6,8 @@ import (
 
 	"github.com/podvol/podvol/mount/fakemount"
 )
+
+var errInjected = errors.New("a fault that the test injected")
 
 // TestPlainCallsAreCounted calls each plain method of a kernel's mounter, on
 // top of a fake in the kernel's place, without a fault and under one.
@@ -16,7 +18,7 @@ func TestPlainCallsAreCounted(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	m := &kernelMounter{ContextMounter: fake}
+	m := &Kernel{ContextMounter: fake}
 	dir := t.TempDir()
 	for name, call := range map[string]func() error{
 		"Mount":                        func() error { return m.Mount("tmpfs", dir, "tmpfs", nil) },

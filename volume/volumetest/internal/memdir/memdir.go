@@ -1,4 +1,6 @@
-package volumetest
+// Package memdir gives directories in memory to a run of checks, which makes and
+// removes thousands of files: a disk takes seconds for that.
+package memdir
 
 import (
 	"context"
@@ -11,40 +13,36 @@ import (
 	"github.com/podvol/podvol/util/removetree"
 )
 
-// memoryDir is in memory on most machines.
-const memoryDir = "/dev/shm"
+// Dir is in memory on most machines.
+const Dir = "/dev/shm"
 
-// memoryFor returns a directory in memory for the nodes of a run, which makes and
-// removes thousands of files: a disk takes seconds for that. It is empty where
+// New returns a directory in memory until the end of the test. It is empty where
 // there is none, or where TMPDIR says where to be.
-func memoryFor(t *testing.T, e environment) string {
+func New(t testing.TB) string {
 	t.Helper()
-	if e == onKernel {
-		return ownMemory(t)
-	}
-	if os.Getenv("TMPDIR") != "" || !isMemory(memoryDir) {
+	if os.Getenv("TMPDIR") != "" || !IsMemory(Dir) {
 		return ""
 	}
-	dir, err := os.MkdirTemp(memoryDir, "volumetest-")
+	dir, err := os.MkdirTemp(Dir, "volumetest-")
 	if err != nil { // it may be closed to this user
 		return ""
 	}
-	t.Cleanup(func() { removeTempDir(t, dir) })
+	t.Cleanup(func() { Remove(t, dir) })
 	return dir
 }
 
-// removeTempDir removes a directory in which plugins that may be broken have
+// Remove removes a directory in which plugins that may be broken have
 // worked: a mount that one of them left, and that could not be taken off, shows
 // somebody's data, which must not go with the directory.
-func removeTempDir(t testing.TB, dir string) {
+func Remove(t testing.TB, dir string) {
 	t.Helper()
 	if err := removetree.Remove(context.Background(), filepath.Dir(dir), filepath.Base(dir)); err != nil {
 		t.Errorf("a directory of the checks stays behind: %v", err)
 	}
 }
 
-// ownMemory mounts a tmpfs in this mount namespace.
-func ownMemory(t *testing.T) string {
+// Mount is [New] by a tmpfs of its own in this mount namespace.
+func Mount(t testing.TB) string {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -62,21 +60,8 @@ func ownMemory(t *testing.T) string {
 	return dir
 }
 
-// TempDir is that of testing.TB, in memory where there is any.
-func (k *kit) TempDir() string {
-	k.Helper()
-	if k.runner.memory == "" {
-		return k.reporter.TempDir()
-	}
-	dir, err := os.MkdirTemp(k.runner.memory, "")
-	if err != nil {
-		k.Fatal(err)
-	}
-	k.Cleanup(func() { removeTempDir(k, dir) })
-	return dir
-}
-
-func isMemory(dir string) bool {
+// IsMemory reports whether a directory is in memory.
+func IsMemory(dir string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(dir, &st) == nil && st.Type == unix.TMPFS_MAGIC
 }

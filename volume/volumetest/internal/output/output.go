@@ -1,4 +1,5 @@
-package volumetest
+// Package output collects the output of this process while a check runs.
+package output
 
 import (
 	"bytes"
@@ -11,19 +12,21 @@ import (
 	"testing"
 )
 
-// output collects what the process says while a check runs: by the default
+// Output collects what the process says: by the default
 // loggers, and by os.Stdout and os.Stderr as variables. The descriptors behind
 // them stay, since the test's own report goes there.
-type output struct {
-	logs    lockedBuffer
-	files   []*os.File
-	restore func()
+type Output struct {
+	// Restore ends it.
+	Restore func()
+
+	logs  lockedBuffer
+	files []*os.File
 }
 
-// captureOutput collects until restore is called.
-func captureOutput(t testing.TB) *output {
+// Capture collects until Restore is called.
+func Capture(t testing.TB) *Output {
 	t.Helper()
-	o := &output{}
+	o := &Output{}
 	dir := t.TempDir()
 	for _, name := range []string{"stdout", "stderr"} {
 		f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
@@ -34,7 +37,7 @@ func captureOutput(t testing.TB) *output {
 	}
 	logger, writer, flags := slog.Default(), log.Writer(), log.Flags()
 	stdout, stderr := os.Stdout, os.Stderr
-	o.restore = func() {
+	o.Restore = func() {
 		os.Stdout, os.Stderr = stdout, stderr
 		slog.SetDefault(logger)
 		// Last: SetDefault may direct the older package to the logger.
@@ -49,8 +52,8 @@ func captureOutput(t testing.TB) *output {
 	return o
 }
 
-// take returns what was said since the last time.
-func (o *output) take(t testing.TB) string {
+// Take returns what was said since the last time.
+func (o *Output) Take(t testing.TB) string {
 	t.Helper()
 	said := o.logs.take()
 	for _, f := range o.files {

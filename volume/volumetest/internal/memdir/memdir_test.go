@@ -1,4 +1,4 @@
-package volumetest
+package memdir
 
 import (
 	"fmt"
@@ -41,7 +41,7 @@ func TestRemovingACheckSparesWhatIsMounted(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := &complaints{TB: t}
-		removeTempDir(c, check)
+		Remove(c, check)
 		if _, err := os.Stat(precious); err != nil {
 			t.Errorf("the data behind the leaked mount is gone: %v", err)
 		}
@@ -52,7 +52,7 @@ func TestRemovingACheckSparesWhatIsMounted(t *testing.T) {
 			t.Fatal(err)
 		}
 		c = &complaints{TB: t}
-		if removeTempDir(c, check); len(c.said) != 0 {
+		if Remove(c, check); len(c.said) != 0 {
 			t.Errorf("without the mount: %q", c.said)
 		}
 		if _, err := os.Stat(check); !os.IsNotExist(err) {

@@ -1,4 +1,5 @@
-package volumetest
+// Package faultymount lets injected faults meet mounts that are real.
+package faultymount
 
 import (
 	"context"
@@ -9,29 +10,40 @@ import (
 	"github.com/podvol/podvol/util/fault"
 )
 
-// kernelMounter mounts for real, under injected faults.
-type kernelMounter struct {
+// Mounter is a mounter under injected faults: [fakemount.Mounter], or a [Kernel].
+type Mounter interface {
+	mount.ContextMounter
+	Inject(faults ...fakemount.Fault) (remove func())
+	Calls() []fakemount.Call
+	ResetCalls()
+}
+
+// Kernel mounts for real, under injected faults.
+type Kernel struct {
 	mount.ContextMounter
 	faults fault.Injector[fakemount.Call]
 }
 
-func newKernelMounter() *kernelMounter {
-	return &kernelMounter{ContextMounter: host.New(host.Config{})}
+func NewKernel() *Kernel {
+	return &Kernel{ContextMounter: host.New(host.Config{})}
 }
 
-var _ faultyMounter = (*kernelMounter)(nil)
+var _ Mounter = (*Kernel)(nil)
 
-func (m *kernelMounter) Inject(faults ...fakemount.Fault) (remove func()) {
+// Inject is that of [fakemount.Mounter].
+func (m *Kernel) Inject(faults ...fakemount.Fault) (remove func()) {
 	return m.faults.Inject(faults...)
 }
 
-func (m *kernelMounter) Calls() []fakemount.Call { return m.faults.Calls() }
+// Calls is that of [fakemount.Mounter].
+func (m *Kernel) Calls() []fakemount.Call { return m.faults.Calls() }
 
-func (m *kernelMounter) ResetCalls() { m.faults.ResetCalls() }
+// ResetCalls is that of [fakemount.Mounter].
+func (m *Kernel) ResetCalls() { m.faults.ResetCalls() }
 
 // MountContext implements [mount.ContextMounter]. A fault that hits it leaves
 // open whether the mount took effect.
-func (m *kernelMounter) MountContext(ctx context.Context, r mount.Request) error {
+func (m *Kernel) MountContext(ctx context.Context, r mount.Request) error {
 	call := fakemount.Call{Op: mount.OpMount, Source: r.Source, Target: r.Target, FSType: r.FSType, Options: r.Options}
 	var own error
 	err := m.faults.Do(ctx, call, func() error {
@@ -46,7 +58,7 @@ func (m *kernelMounter) MountContext(ctx context.Context, r mount.Request) error
 }
 
 // UnmountContext implements [mount.ContextMounter].
-func (m *kernelMounter) UnmountContext(ctx context.Context, target string, o mount.UnmountOptions) (mount.Rung, error) {
+func (m *Kernel) UnmountContext(ctx context.Context, target string, o mount.UnmountOptions) (mount.Rung, error) {
 	call := fakemount.Call{Op: mount.OpUnmount, Target: target, Rung: mount.RungNormal}
 	var rung mount.Rung
 	var own error
