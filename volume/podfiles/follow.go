@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -138,10 +137,7 @@ func (w *follower) reconcile(ctx context.Context, name string, _ bool) work.Resu
 		v.last = s.clone()
 		w.tell(name, s, nil)
 	}
-	if s.RefreshAfter.IsZero() {
-		return work.Result{}
-	}
-	return work.Result{After: max(time.Until(s.RefreshAfter), time.Millisecond)}
+	return work.Result{At: s.RefreshAfter}
 }
 
 func (w *follower) tell(name string, s *Set, err error) {

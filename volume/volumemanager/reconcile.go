@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/clocks"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/work"
@@ -89,15 +90,18 @@ func (s *podVolume) takeDue(now time.Time) {
 	}
 }
 
-func isPast(at, now time.Time) bool { return !at.IsZero() && !now.Before(at) }
+func isPast(at, now time.Time) bool { return !at.IsZero() && clocks.IsDue(at, now) }
 
-// next says when the volume will have another reason for an operation by itself.
+// next says when the volume will have another reason for an operation by itself. It always
+// says when, if there is to be one: the pauses are the manager's own, and the queue's pause is
+// not used. A refresh waits for a time, which comes by either clock: a token expires while the
+// machine sleeps.
 func (s *podVolume) next(now time.Time) work.Result {
 	switch {
 	case s.retryAt.IsZero() && s.refreshAt.IsZero():
 		return work.Result{}
 	case s.retryAt.IsZero(), !s.refreshAt.IsZero() && s.refreshAt.Before(s.retryAt):
-		return work.Result{After: s.refreshAt.Sub(now)}
+		return work.Result{At: s.refreshAt}
 	}
 	return work.Result{After: s.retryAt.Sub(now), Reason: s.err}
 }

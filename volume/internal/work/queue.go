@@ -5,22 +5,32 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/podvol/podvol/util/clocks"
 )
 
 // Result is what a reconciler says of a key once it has looked at it. The zero Result: there
 // is nothing to do until the key is added again.
 type Result struct {
 	// After is how long to wait before the key is looked at again, unless it is added
-	// before; 0 without a Reason: for ever.
+	// before; 0 without an At and a Reason: for ever.
 	After time.Duration
-	// Reason is why. With a Reason and no After, the look has failed: the queue waits for
-	// a [Pause] that grows with each failure in a row.
+	// At, where After is 0, is the time at which it is looked at again, by one of the
+	// machine's clocks: up to [ClockLook] late if the machine sleeps meanwhile, or its wall
+	// clock is set. Zero: there is none.
+	At time.Time
+	// Reason is why. With a Reason, no After and no At, the look has failed: the queue
+	// waits for a [Pause] that grows with each failure in a row.
 	Reason error
 }
 
 // queuePause is the pause after a key's first failure: as in Kubernetes'
 // controllers.
 const queuePause = 10 * time.Millisecond
+
+// ClockLook is the time between two looks whether a time has come for which a key waits
+// ([Result].At). One timer is for all keys, and there is none while no key waits for a time.
+const ClockLook = time.Minute
 
 // conflictsInARow is how often a key that meets conflicts counts as active while
 // it waits: they are how a controller learns that its cache is behind.
@@ -57,6 +67,7 @@ type Queue[K comparable] struct {
 	working int // the ones with a key
 	stopped bool
 	running sync.WaitGroup
+	clock   *time.Timer // until the next look at the clocks; nil: no key waits for a time
 }
 
 type keyState[K comparable] struct {
@@ -66,6 +77,7 @@ type keyState[K comparable] struct {
 	reminded        bool // while it ran; counts unless that run fails
 	failures        int
 	retry           *time.Timer // nil unless it waits to be looked at again
+	at              time.Time   // for which it waits, if it does; zero: none
 	// conflict says that it failed because another client was faster; counted that
 	// it is active all the same while it waits.
 	conflict, counted bool
@@ -110,6 +122,10 @@ func (q *Queue[K]) stop() {
 	defer q.mu.Unlock()
 	q.stopped = true // from here on nothing begins
 	q.ready = nil
+	if q.clock != nil {
+		q.clock.Stop()
+		q.clock = nil
+	}
 	for key, s := range q.states {
 		if s.retry != nil {
 			s.retry.Stop()
@@ -261,7 +277,7 @@ func (q *Queue[K]) finish(s *keyState[K], look bool, result Result) {
 	}
 	s.reminded = false
 	if after > 0 && !q.stopped && s.retry == nil && !(s.queued && s.look) {
-		q.wait(s, after)
+		q.wait(s, after, result)
 	}
 	switch {
 	case s.queued:
@@ -281,14 +297,20 @@ func (q *Queue[K]) finish(s *keyState[K], look bool, result Result) {
 // wait and endWait are called with the lock held.
 //
 // wait has a key looked at again.
-func (q *Queue[K]) wait(s *keyState[K], after time.Duration) {
+func (q *Queue[K]) wait(s *keyState[K], after time.Duration, result Result) {
 	var timer *time.Timer
 	timer = time.AfterFunc(after, func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		q.endWait(s, timer)
 	})
-	s.retry = timer
+	s.retry, s.at = timer, time.Time{}
+	if result.After <= 0 && !result.At.IsZero() {
+		s.at = result.At
+		if q.clock == nil {
+			q.clock = time.AfterFunc(ClockLook, q.lookAtClocks)
+		}
+	}
 }
 
 // endWait has a key looked at whose time has come. A timer that is not the key's any more
@@ -301,15 +323,40 @@ func (q *Queue[K]) endWait(s *keyState[K], timer *time.Timer) {
 	q.enqueue(s)
 }
 
+// lookAtClocks has the keys looked at whose time has come by one of the clocks: timers stand
+// still while the machine sleeps, and do not see that its wall clock is set.
+func (q *Queue[K]) lookAtClocks() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.clock = nil
+	now, waits := time.Now(), false
+	for _, s := range q.states {
+		switch {
+		case s.retry == nil || s.at.IsZero():
+		case clocks.IsDue(s.at, now):
+			s.retry.Stop()
+			q.endWait(s, s.retry)
+		default:
+			waits = true
+		}
+	}
+	if waits {
+		q.clock = time.AfterFunc(ClockLook, q.lookAtClocks)
+	}
+}
+
 // waitAfter counts failures, and returns how long to wait; 0: until the key is added.
 func (q *Queue[K]) waitAfter(s *keyState[K], look bool, result Result) time.Duration {
-	if result.Reason != nil && result.After <= 0 {
+	if result.Reason != nil && result.After <= 0 && result.At.IsZero() {
 		s.failures++
 		s.conflict = q.Conflict != nil && errors.Is(result.Reason, q.Conflict)
 		return Pause(queuePause, s.failures, result.Reason)
 	}
 	if look {
 		s.failures, s.conflict = 0, false
+	}
+	if result.After <= 0 && !result.At.IsZero() {
+		return max(time.Until(result.At), time.Millisecond)
 	}
 	return result.After
 }
