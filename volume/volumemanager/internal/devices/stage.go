@@ -171,13 +171,15 @@ func (t *Table) setUpDevice(ctx context.Context, r Request, devicePath string) e
 	return nil
 }
 
-// set notes what became of a device. The caller holds the device's lock and has a volume
+// set notes what became of a device, and has the volumes tried again that waited for
+// that. The caller holds the device's lock and has a volume
 // among the holders.
 func (t *Table) set(key Key, is state) (was state) {
 	t.Lock.Lock()
 	defer t.Lock.Unlock()
 	d := t.devices[key]
 	was, d.state = d.state, is
+	t.wakeWaiters(d)
 	return was
 }
 

@@ -84,9 +84,10 @@ type device struct {
 	// disk. A volume that lets go while there are others is done; the last one
 	// unmounts first.
 	holders map[Holder]struct{}
-	// waiters are the volumes that wait until the others have let go, since the
-	// device is mounted with a label that is not theirs.
-	waiters map[Holder]struct{}
+	// waiters are the volumes that wait until the others have let go, or have the
+	// device mounted with their label, since it is mounted with another. With the
+	// labels that they ask for.
+	waiters map[Holder]string
 	state
 }
 
@@ -108,7 +109,7 @@ type state struct {
 func (t *Table) hold(h Holder, key Key) *device {
 	d := t.devices[key]
 	if d == nil {
-		d = &device{holders: make(map[Holder]struct{}), waiters: make(map[Holder]struct{})}
+		d = &device{holders: make(map[Holder]struct{}), waiters: make(map[Holder]string)}
 		t.devices[key] = d
 	}
 	d.holders[h] = struct{}{}
@@ -259,24 +260,25 @@ func (t *Table) conflict(r Request) error {
 	if d == nil || !d.isMislabelled(r) || !d.isOthers(r.Holder) {
 		return nil
 	}
-	waitForLabel(r.Holder, d)
+	t.waitForLabel(r.Holder, d, r.Label)
 	return volume.NothingDone(labelConflict(r.Spec.Name(), d.label, r.Label))
 }
 
 // StopWaiting makes a volume wait for no label any more. The caller holds the lock.
-func (t *Table) StopWaiting(h Holder) { waitForLabel(h, nil) }
-
-// waitForLabel makes the volume wait for the label of a device to go; nil: of
-// none. The caller holds the lock.
-func waitForLabel(h Holder, d *device) {
+func (t *Table) StopWaiting(h Holder) {
 	holding := h.Holding()
 	if holding.labelled != nil {
 		delete(holding.labelled.waiters, h)
+		holding.labelled = nil
 	}
-	holding.labelled = d
-	if d != nil {
-		d.waiters[h] = struct{}{}
-	}
+}
+
+// waitForLabel makes the volume wait until it can have the device with its label. The caller
+// holds the lock.
+func (t *Table) waitForLabel(h Holder, d *device, label string) {
+	t.StopWaiting(h)
+	h.Holding().labelled = d
+	d.waiters[h] = label
 }
 
 // isOthers reports whether others than the volume keep the device as it is
@@ -289,11 +291,11 @@ func (d *device) isOthers(h Holder) bool {
 // wakeWaiters has the volumes tried again that no other label keeps from the
 // device any more. The caller holds the lock.
 func (t *Table) wakeWaiters(d *device) {
-	for h := range d.waiters {
-		if d.isOthers(h) {
+	for h, label := range d.waiters {
+		if d.isOthers(h) && d.label != label {
 			continue
 		}
-		waitForLabel(h, nil)
+		t.StopWaiting(h)
 		h.Resync()
 	}
 }

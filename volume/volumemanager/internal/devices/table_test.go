@@ -83,6 +83,29 @@ func TestAnotherLabelWaits(t *testing.T) {
 	}
 }
 
+// A volume that waits for a label is resynced when the only other holder has the device
+// mounted with just that label, though the other does not let go.
+func TestTheLabelWaitedForComes(t *testing.T) {
+	table, first, second, third := newTable(), &pod{}, &pod{}, &pod{}
+	d := table.hold(first, disk.Key)
+	d.touched, d.label = true, "x"
+	spec := volume.NewSpecFromVolume(&v1.Volume{Name: "v"})
+	asks := Request{Holder: second, Use: disk, Spec: spec, Label: "y"}
+	if err := table.Admit(asks, nil); !errors.Is(err, selinux.ErrConflict) {
+		t.Fatalf("Admit: %v", err)
+	}
+	if err := table.Admit(Request{Holder: third, Use: disk, Spec: spec, Label: "z"}, nil); !errors.Is(err, selinux.ErrConflict) {
+		t.Fatalf("Admit of the third: %v", err)
+	}
+	table.set(disk.Key, state{touched: true, label: "y"})
+	if second.resynced != 1 || third.resynced != 0 {
+		t.Errorf("the volume that waits for the label was resynced %d times, the other one %d times", second.resynced, third.resynced)
+	}
+	if err := table.Admit(asks, nil); err != nil {
+		t.Errorf("Admit with the label: %v", err)
+	}
+}
+
 // Both reports must be there; a report of what is left out of the list does not count.
 func TestReports(t *testing.T) {
 	table, p := newTable(), &pod{wanted: true}
