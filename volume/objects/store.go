@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync"
@@ -427,6 +428,9 @@ func Get[T metav1.Object](ctx context.Context, s Getter, ref volume.ObjectRef) (
 		return none, err
 	}
 	t, ok := object.(T)
+	if value := reflect.ValueOf(object); ok && value.Kind() == reflect.Pointer && value.IsNil() {
+		return none, fmt.Errorf("get %s: got neither an object nor an error, but a %T that is nil", ref, object)
+	}
 	if !ok {
 		return none, fmt.Errorf("get %s: got a %T, want a %T", ref, object, none)
 	}

@@ -414,3 +414,21 @@ func TestLoadTakesAllOrNothing(t *testing.T) {
 		})
 	}
 }
+
+// empty is a source whose answers are neither an object nor an error.
+type empty struct{ answer metav1.Object }
+
+func (e empty) Get(context.Context, volume.ObjectRef) (metav1.Object, error) { return e.answer, nil }
+
+// An answer without an object is an error, also where it has the right type: else the caller
+// would use it.
+func TestGetRefusesNil(t *testing.T) {
+	for name, answer := range map[string]metav1.Object{"nil": nil, "typed": (*v1.ConfigMap)(nil), "another kind": (*v1.Secret)(nil)} {
+		t.Run(name, func(t *testing.T) {
+			got, err := objects.Get[*v1.ConfigMap](t.Context(), empty{answer}, volume.NewObjectRef("ConfigMap", "ns", "config"))
+			if err == nil || got != nil {
+				t.Errorf("got %v, %v", got, err)
+			}
+		})
+	}
+}
