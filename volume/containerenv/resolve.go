@@ -19,10 +19,11 @@ import (
 
 // Sources are where the values come from that are not in the pod.
 type Sources struct {
-	// Objects has the config maps and secrets.
+	// Objects has the config maps and secrets. Nil: a variable that needs one is an error,
+	// a *[volume.MissingRoleError].
 	Objects objects.Getter
 	// Allocatable tells the node's size, which is the limit of a container that
-	// has none. Nil: a variable that needs it is an error.
+	// has none. Nil: a variable that needs it is an error, a *[volume.MissingRoleError].
 	Allocatable volume.AllocatableGetter
 	// Services are services of the cluster. Chosen are the ones in the pod's
 	// namespace, unless its enableServiceLinks is false, and default/kubernetes.
@@ -41,8 +42,15 @@ type Sources struct {
 //   - A missing optional source sets nothing. Every other failure is an *[Error], all joined,
 //     so that a user sees all missing objects at once; behind it are *[MissingError],
 //     [ErrEnvFile], [ErrZeroByte], *volume.InvalidSpecError or a failed look-up.
+//   - A pod or a container that is nil is a *[volume.InvalidSpecError] alone.
 //   - Each object is read once.
 func Resolve(ctx context.Context, pod *v1.Pod, container *v1.Container, from Sources) (*Environment, error) {
+	switch {
+	case pod == nil:
+		return nil, volume.Invalid("pod", "is missing")
+	case container == nil:
+		return nil, volume.Invalid("container", "is missing")
+	}
 	r := resolver{
 		pod: pod, container: container, from: from, objects: make(map[volume.ObjectRef]object),
 		env: &Environment{values: make(map[string]string)}, services: servicesOf(pod, from.Services),
@@ -240,6 +248,9 @@ func (r *resolver) read(ctx context.Context, ref volume.ObjectRef) (map[string]s
 }
 
 func (r *resolver) fetch(ctx context.Context, ref volume.ObjectRef) (map[string]string, error) {
+	if r.from.Objects == nil {
+		return nil, &volume.MissingRoleError{Role: "objects.Getter", Field: "Objects", Advice: "set Objects in containerenv.Sources"}
+	}
 	if ref.Kind == "ConfigMap" {
 		configMap, err := objects.Get[*v1.ConfigMap](ctx, r.from.Objects, ref)
 		if err != nil {

@@ -289,3 +289,27 @@ env:
 		}
 	}
 }
+
+// What a caller left out is told where it is needed, and not by a panic.
+func TestSourcesThatAreMissing(t *testing.T) {
+	optional := true
+	for name, c := range map[string]v1.Container{
+		"config map": {EnvFrom: []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "config"}, Optional: &optional}}}},
+		"secret": {Env: []v1.EnvVar{{Name: "PASSWORD", ValueFrom: &v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{
+			LocalObjectReference: v1.LocalObjectReference{Name: "login"}, Key: "password"}}}}},
+	} {
+		_, err := containerenv.Resolve(t.Context(), pod(), &c, containerenv.Sources{})
+		if missing, ok := errors.AsType[*volume.MissingRoleError](err); !ok || missing.Field != "Objects" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := containerenv.Resolve(t.Context(), pod(), &v1.Container{Env: []v1.EnvVar{{Name: "A", Value: "b"}}}, containerenv.Sources{}); err != nil {
+		t.Errorf("nothing needed: %v", err)
+	}
+	if _, err := containerenv.Resolve(t.Context(), nil, &v1.Container{}, containerenv.Sources{}); !errors.As(err, new(*volume.InvalidSpecError)) {
+		t.Errorf("no pod: %v", err)
+	}
+	if _, err := containerenv.Resolve(t.Context(), pod(), nil, containerenv.Sources{}); !errors.As(err, new(*volume.InvalidSpecError)) {
+		t.Errorf("no container: %v", err)
+	}
+}
