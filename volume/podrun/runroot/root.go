@@ -38,12 +38,13 @@ func (r *Root) Path() string { return filepath.Join(r.place.runs.Dir(), r.name) 
 const maxLabel = 100
 
 // New makes and locks a new root directory. label is for people who look there;
-// its first 100 bytes are used. The error is a *[volumemanager.RootError]. Close
+// its first 100 bytes are used, with "_" for a slash, an asterisk and a zero byte. The error is a *[volumemanager.RootError]. Close
 // must be called in the end.
 func (r Runs) New(label string) (*Root, error) {
 	if len(label) > maxLabel {
 		label = label[:maxLabel]
 	}
+	label = strings.NewReplacer("/", "_", "*", "_", "\x00", "_").Replace(label) // an asterisk is where os.MkdirTemp puts its number
 	var root *Root
 	// Another run may just have removed the empty directories around it.
 	err := retry.Patiently(fs.ErrNotExist, func() (err error) {
