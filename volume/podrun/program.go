@@ -63,8 +63,13 @@ type Program struct {
 // ErrNoCommand says that neither Options.Args nor the container name a program.
 var ErrNoCommand = errors.New("the container has no command of its own")
 
-// Prepare finds every fault of a run before anything is changed. If this user
-// namespace lacks ids, the error is an *[UnmappedIDsError].
+// Prepare finds every fault of a run before anything is changed.
+//
+//   - If this user namespace lacks ids, the error is an *[UnmappedIDsError].
+//   - With [ErrNoCommand], and where the working directory cannot be found out, the
+//     program is not nil: its NotHonoured and Skipped are complete, and can be told beside
+//     the error. It must not be run.
+//   - With every other error the program is nil.
 func Prepare(ctx context.Context, o Options) (*Program, error) {
 	p := &Program{pod: o.Pod, container: o.Container, rootFS: o.RootFS}
 	var err error
