@@ -2,10 +2,9 @@
 // kube-apiserver as processes of the test, on the loopback interface.
 //
 // The binaries are looked for where controller-runtime's envtest looks for them:
-// in the directory that KUBEBUILDER_ASSETS names. Its tool fetches them:
+// in the directory that KUBEBUILDER_ASSETS names. This builds them, once:
 //
-//	go install sigs.k8s.io/controller-runtime/tools/setup-envtest@latest
-//	export KUBEBUILDER_ASSETS=$(setup-envtest use -p path 1.36)
+//	export KUBEBUILDER_ASSETS=$(testdata/kubernetes/build etcd kube-apiserver)
 //	go test ./volume/objects/cluster
 //
 // Where the variable is not set, [Run] logs that its test was not run, and the
