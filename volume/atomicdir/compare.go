@@ -33,10 +33,13 @@ func (o owner) of(f *fileset.File) owner {
 
 // compare marks the files below n that the directory fd holds just so, created
 // being the owner of those without one, and reports whether it holds them all
-// and nothing else. What cannot be read is not the same.
+// and nothing else, and has the mode of a directory. What cannot be read is not
+// the same. Equal files are marked whatever else differs.
 func compare(fd int, n *node, created owner) bool {
 	names, err := readNames(fd)
 	same := err == nil && len(names) == len(n.children)
+	var st unix.Stat_t
+	same = same && fstat(fd, &st) == nil && uint32(st.Mode)&0o777 == dirMode
 	compareFiles(fd, n.children, created)
 	for i := range n.children {
 		child := &n.children[i]
@@ -54,9 +57,7 @@ func compareDir(fd int, n *node, created owner) bool {
 		return false
 	}
 	defer unix.Close(below)
-	var st unix.Stat_t
-	// Both, so that equal files are marked whatever the directory's mode.
-	return compare(below, n, created) && fstat(below, &st) == nil && uint32(st.Mode)&0o777 == dirMode
+	return compare(below, n, created)
 }
 
 // compareFiles marks the files among the entries of one directory.

@@ -11,20 +11,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// oldVersion is the version that a new one replaces, or none.
+type oldVersion struct {
+	version
+	// fd is -1 if there is none or it cannot be read.
+	fd int
+}
+
 // publish makes tree the published version and returns what is current then.
 func (t *target) publish(ctx context.Context, current version, tree *node) (now version, changed bool, err error) {
-	old := -1
+	old := oldVersion{current, -1}
 	if current.exists() {
-		if old, err = openDirAt(t.fd, current.name); err != nil {
+		old.fd, err = openDirAt(t.fd, current.name)
+		switch {
+		case err == nil:
+			defer unix.Close(old.fd)
+		case !errors.Is(err, unix.EACCES): // its mode was changed: a new version puts that right
 			return current, false, t.failed("open", current.name, err)
 		}
-		defer unix.Close(old)
 	}
 	// Both only read, and at a start of the agent both matter.
 	var same bool
 	var reading sync.WaitGroup
-	if old >= 0 {
-		reading.Go(func() { same = compare(old, tree, t.created) })
+	if old.fd >= 0 {
+		reading.Go(func() { same = compare(old.fd, tree, t.created) })
 	}
 	inv, err := t.takeInventory(tree)
 	reading.Wait()
@@ -77,16 +87,15 @@ func (t *target) repairLinks(ctx context.Context, inv inventory) (changed bool, 
 
 // replace writes a new version and makes ..data lead to it. Up to the first
 // change that can be seen, the end of ctx stops it; a failure undoes
-// everything. The current version is open as old, or old is -1 if there is
-// none.
-func (t *target) replace(ctx context.Context, old int, tree *node, inv inventory) (version, error) {
+// everything.
+func (t *target) replace(ctx context.Context, old oldVersion, tree *node, inv inventory) (version, error) {
 	var undo undoList
 	whole := context.WithoutCancel(ctx)
 	next, err := t.writeVersion(ctx, old, tree, inv, &undo)
 	if err == nil {
 		err = t.makeNewData(ctx, next.name, &undo)
 	}
-	if err == nil && old >= 0 {
+	if err == nil && old.exists() {
 		undo.add(func() error { _, err := t.makeLinks(whole, inv.stale); return err })
 		err = t.removeLinks(whole, inv.stale)
 	}
@@ -102,7 +111,7 @@ func (t *target) replace(ctx context.Context, old int, tree *node, inv inventory
 // writeVersion writes the new version and, where there is no current one, the
 // visible links, which lead nowhere until the rename. The two are in different
 // directories, so the kernel lets them proceed in parallel.
-func (t *target) writeVersion(ctx context.Context, old int, tree *node, inv inventory, undo *undoList) (version, error) {
+func (t *target) writeVersion(ctx context.Context, old oldVersion, tree *node, inv inventory, undo *undoList) (version, error) {
 	name, fd, err := t.makeVersion(ctx)
 	if err != nil {
 		return version{}, err
@@ -113,7 +122,7 @@ func (t *target) writeVersion(ctx context.Context, old int, tree *node, inv inve
 
 	var links sync.WaitGroup
 	var linksErr error
-	if old < 0 {
+	if !old.exists() {
 		links.Go(func() {
 			if linksErr = t.removeLinks(ctx, inv.stale); linksErr != nil {
 				return
@@ -123,7 +132,7 @@ func (t *target) writeVersion(ctx context.Context, old int, tree *node, inv inve
 			undo.add(func() error { return t.removeLinks(whole, inv.missing[:made]) })
 		})
 	}
-	err = t.writeDir(ctx, fd, old, tree)
+	err = t.writeDir(ctx, fd, old.fd, tree)
 	links.Wait()
 	if err = errors.Join(err, linksErr); err != nil {
 		return version{}, err

@@ -17,16 +17,33 @@ import (
 	"github.com/podvol/podvol/util/testenv/rerun"
 )
 
-// The children of TestUmaskOfTheOwner get these.
+// What a child of runAsOrdinaryUser gets.
 const (
-	umaskDirVar = "PODVOL_ATOMICDIR_UMASK_DIR"
-	umaskVar    = "PODVOL_ATOMICDIR_UMASK"
+	ordinaryDirVar = "PODVOL_ATOMICDIR_ORDINARY_DIR"
+	umaskVar       = "PODVOL_ATOMICDIR_UMASK"
 )
+
+// runAsOrdinaryUser runs the calling test again, in a process of a user without privileges,
+// with a directory of that user.
+func runAsOrdinaryUser(t *testing.T, dir string, umask int) {
+	t.Helper()
+	ctx, stop := rerun.Context(t)
+	defer stop()
+	child := exec.CommandContext(ctx, "/proc/self/exe", rerun.Args(t)...)
+	child.Env = append(os.Environ(), ordinaryDirVar+"="+dir, umaskVar+"="+strconv.Itoa(umask))
+	child.Dir = "/"
+	if os.Geteuid() == 0 {
+		child.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ordinaryUser, Gid: ordinaryUser}}
+	}
+	if out, err := child.CombinedOutput(); err != nil {
+		t.Fatalf("umask %04o: %v\n%s", umask, err, out)
+	}
+}
 
 // A umask that takes the owner's own permissions away stops no ordinary user: modes are exact,
 // and setgid is passed on.
 func TestUmaskOfTheOwner(t *testing.T) {
-	if dir := os.Getenv(umaskDirVar); dir != "" {
+	if dir := os.Getenv(ordinaryDirVar); dir != "" {
 		publishUnderUmask(t, dir)
 		return
 	}
@@ -35,18 +52,7 @@ func TestUmaskOfTheOwner(t *testing.T) {
 		if err := os.Chmod(dir, 0o755|os.ModeSetgid); err != nil {
 			t.Fatal(err)
 		}
-		ctx, stop := rerun.Context(t)
-		defer stop()
-		child := exec.CommandContext(ctx, "/proc/self/exe", rerun.Args(t)...)
-		child.Env = append(os.Environ(), umaskDirVar+"="+dir, umaskVar+"="+strconv.Itoa(umask))
-		child.Dir = "/"
-		if os.Geteuid() == 0 {
-			child.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ordinaryUser, Gid: ordinaryUser}}
-		}
-		if out, err := child.CombinedOutput(); err != nil {
-			t.Errorf("umask %04o: %v\n%s", umask, err, out)
-			continue
-		}
+		runAsOrdinaryUser(t, dir, umask)
 		wantVisible(t, dir, map[string]string{"a": "2", "n/b": "2"})
 		wantTidy(t, dir, 2)
 		for name, want := range map[string]os.FileMode{
