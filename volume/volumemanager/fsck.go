@@ -81,13 +81,17 @@ func Check(ctx context.Context, config Config) ([]Problem, error) {
 	if err := rootdir.Check(m.host.RootDir); err != nil {
 		return nil, err
 	}
-	return m.examine(ctx)
+	problems := problemsOf(fsck.Helpers(m.host.RootDir))
+	rest, err := m.examine(ctx)
+	return append(problems, rest...), err
 }
 
 // Repair owns the root directory as [Manager.Run] does, looks for faults, repairs them
 // where it can, and calls done with each problem and the error of its repair. Its own
 // errors are Run's.
 //
+//   - The mount helpers of a dead owner are ended first. What they have mounted until then
+//     is looked for afterwards.
 //   - Nothing is removed recursively but by a plugin that tears its own recorded volume
 //     down.
 //   - Only config.Adopt lets it touch what podvol has no record of: volumes get a record,
@@ -107,6 +111,11 @@ func Repair(ctx context.Context, config Config, done func(Problem, error)) error
 	}
 	unlock, err := rootdir.Lock(m.host.RootDir)
 	if err != nil {
+		return err
+	}
+	// The helpers have ended, if they can be, before the plan is made.
+	if err := m.repairAll(ctx, problemsOf(fsck.Helpers(m.host.RootDir)), done); err != nil {
+		unlock()
 		return err
 	}
 	problems, err := m.examine(ctx)
@@ -138,11 +147,15 @@ func (m *Manager) repairAll(ctx context.Context, problems []Problem, done func(P
 
 func (m *Manager) examine(ctx context.Context) ([]Problem, error) {
 	found, err := fsck.Examine(ctx, fsck.Config{Host: m.host, Plugins: m.plugins, All: m.config.Plugins, Adopt: m.config.Adopt, Owner: owner{m}})
+	return problemsOf(found), err
+}
+
+func problemsOf(found []fsck.Problem) []Problem {
 	problems := make([]Problem, len(found))
 	for i, p := range found {
 		problems[i] = Problem{Kind: ProblemKind(p.Kind), Pod: p.Pod, PodUID: p.PodUID, Volume: p.Volume, Path: p.Path, PID: p.PID, Err: p.Err, Repair: p.Repair, Advice: p.Advice, do: p.Do}
 	}
-	return problems, err
+	return problems
 }
 
 // owner is what repairs ask of the manager, which owns the root directory and does not run.

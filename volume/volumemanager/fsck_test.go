@@ -351,6 +351,47 @@ func TestHelpersOfADeadOwner(t *testing.T) {
 	<-others
 }
 
+// What a helper mounts before it has ended is found, although the helper was there when the
+// repair began.
+func TestRepairFindsWhatAHelperStillMounts(t *testing.T) {
+	w := newWorld(t)
+	w.leave(newPod("web", emptyDirVolume("a", v1.StorageMediumMemory)))
+	target := filepath.Join(w.root, "pods/uid-web/volumes/kubernetes.io~empty-dir/a")
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(t.TempDir(), "mount.late")
+	if err := os.Symlink(sleep, name); err != nil {
+		t.Fatal(err)
+	}
+	helper := exec.Command(name)
+	helper.Args = []string{target, "1000"}
+	if err := helper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = helper.Process.Kill() })
+	var told []volumemanager.Problem
+	err = volumemanager.Repair(t.Context(), w.config(), func(p volumemanager.Problem, err error) {
+		told = append(told, p)
+		if err != nil {
+			t.Errorf("%s: %v", p.Kind, err)
+		}
+		if p.PID != 0 {
+			if err := w.fake.Mount("late", target, "tmpfs", nil); err != nil { // in the moment before its end
+				t.Error(err)
+			}
+		}
+	})
+	_ = helper.Wait()
+	if diff := cmpDiff([]string{"mount helper of a dead owner", "mounted twice"}, kinds(told)); diff != "" || err != nil {
+		t.Errorf("%v: %s", err, diff)
+	}
+	if left := kinds(w.check(false)); len(left) != 0 {
+		t.Errorf("after the repair: %v", left)
+	}
+}
+
 func TestRepairNeedsTheRoot(t *testing.T) {
 	w := newWorld(t)
 	_, stop := w.start()

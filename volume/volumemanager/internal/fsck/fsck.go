@@ -76,8 +76,17 @@ type Config struct {
 	Owner Owner
 }
 
-// Examine makes the plan: helpers first, since they may still mount, then surplus
-// mounts, then the volumes.
+// Helpers are the mount helpers of a dead owner. Each may mount until it has ended, and
+// that mount is in no plan that was made before.
+func Helpers(rootDir string) (problems []Problem) {
+	for _, h := range rootdir.FindHelpers(rootdir.ProcDir, rootDir) {
+		problems = append(problems, helperProblem(h))
+	}
+	return problems
+}
+
+// Examine makes the plan: surplus mounts, then the volumes. It is complete if no helper runs:
+// see [Helpers].
 func Examine(ctx context.Context, config Config) ([]Problem, error) {
 	root := config.Host.RootDir
 	mounted, err := rootdir.ReadMounts(root, config.Host.Mounter)
@@ -87,10 +96,6 @@ func Examine(ctx context.Context, config Config) ([]Problem, error) {
 	found, unreadable, damaged, err := rootdir.ReadRecords(root)
 	if err != nil {
 		return nil, err
-	}
-	var problems []Problem
-	for _, h := range rootdir.FindHelpers(rootdir.ProcDir, root) {
-		problems = append(problems, helperProblem(h))
 	}
 	x := newExamination(config, mounted)
 	x.explain(found, unreadable, damaged)
@@ -109,8 +114,7 @@ func Examine(ctx context.Context, config Config) ([]Problem, error) {
 		volumes = append(volumes, Problem{Kind: Unreadable, Path: rootdir.RecordsPath(root), Err: errors.Join(damaged.Errs...), Advice: damaged.Advice()})
 	}
 	orphans := x.orphans(ctx, dirs)
-	problems = append(problems, x.mountProblems()...)
-	return slices.Concat(problems, volumes, orphans, x.strayMounts()), err
+	return slices.Concat(x.mountProblems(), volumes, orphans, x.strayMounts()), err
 }
 
 func helperProblem(h rootdir.Helper) Problem {
