@@ -38,9 +38,10 @@ const (
 	lastBundlePause  = 30 * time.Second
 )
 
-// ErrNotServed says that the API server does not serve ClusterTrustBundles.
-const ErrNotServed volume.Cause = "the API server serves ClusterTrustBundles neither as certificates.k8s.io/v1 nor as v1beta1; they need Kubernetes 1.37, or 1.33 and later with " +
-	"the feature gate ClusterTrustBundle and --runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true"
+// ErrNotServed says that the API server does not serve ClusterTrustBundles in a version that
+// this program's k8s.io modules know.
+const ErrNotServed volume.Cause = "the API server serves ClusterTrustBundles in no version that this program can ask for: certificates.k8s.io/v1 needs Kubernetes 1.37 and a program " +
+	"built with k8s.io modules 0.37 or later; v1beta1 needs Kubernetes 1.33 or later with the feature gate ClusterTrustBundle and --runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true"
 
 // bundle has the fields that count of a ClusterTrustBundle of either version.
 type bundle struct {
