@@ -1,12 +1,18 @@
 package atomicdir
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
 
 	"github.com/podvol/podvol/volume/fileset"
 )
+
+// ErrBusy is the reason of an [Error] while another Publisher, of this process or
+// another one, publishes into the directory. Nothing was changed; try again
+// later.
+var ErrBusy = errors.New("another publication of this directory is under way; try again")
 
 // Error is a failed publication. It never shows contents.
 type Error struct {
@@ -27,6 +33,9 @@ func (e *Error) Error() string {
 		text += fmt.Sprintf(" %q", e.Name)
 	}
 	text += ": " + e.Err.Error()
+	if errors.Is(e.Err, ErrBusy) {
+		return text // the other one may change the files
+	}
 	if e.Published {
 		text += " (the new version is in place; publishing it again completes it)"
 	} else {

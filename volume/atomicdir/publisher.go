@@ -16,8 +16,8 @@ import (
 // Publisher publishes sets of files and remembers what it published, so that
 // an unchanged set costs next to nothing. Its zero value is ready; it must not
 // be copied after first use. Its methods are safe for concurrent use;
-// publications into one directory take turns. At any time, one Publisher alone
-// should publish into a directory.
+// its publications into one directory take turns. Those of several Publishers,
+// or processes, fail with [ErrBusy] while another one is under way.
 type Publisher struct {
 	mu    sync.Mutex
 	known map[string]published // by cleaned path
@@ -58,6 +58,15 @@ type contents struct {
 // written; times of last access may change as by any reader. A visible name
 // that was removed is made again.
 //
+// While it runs, Publish holds a lock of flock(2) on dir. It does not wait for
+// another Publisher's: the error matches [ErrBusy]. Limits of that lock:
+//   - On a file system without such locks Publish goes on without it; then one
+//     Publisher alone may publish into dir at any time.
+//   - A file system of several hosts may keep it within each of them.
+//   - The kubelet does not take it.
+//   - Any process that may open dir for reading can take it, and so keep Publish
+//     out; readers must not.
+//
 // Publish refuses the set with a *[fileset.PathError], and dir with a
 // *[ForeignEntryError], before anything is changed. Any other error is an
 // *[Error]. Unless it says otherwise (Error.Published), the previous version
@@ -75,6 +84,11 @@ func (p *Publisher) Publish(ctx context.Context, dir string, files map[string]fi
 		return false, &Error{Op: "wait for another publication", Dir: dir, Err: err}
 	}
 	defer unlock()
+	release, err := t.lock(unix.Flock)
+	if err != nil {
+		return false, err
+	}
+	defer release()
 
 	want := digestOf(files)
 	current, err := t.currentVersion()

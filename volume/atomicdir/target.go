@@ -54,7 +54,7 @@ type target struct {
 	dir *os.File
 	fd  int
 	id  fileID
-	// changed is when the directory was last changed, as it was opened.
+	// changed is when the directory was last changed, as it was locked.
 	changed unix.Timespec
 	// created owns what is made below.
 	created owner
@@ -74,7 +74,7 @@ func openTarget(dir string, before func(op, name string) error) (*target, error)
 		t.close()
 		return nil, err
 	}
-	t.id, t.changed = idOf(&st), st.Ctim
+	t.id = idOf(&st)
 	t.created = owner{uint32(os.Geteuid()), uint32(os.Getegid())}
 	if st.Mode&unix.S_ISGID != 0 {
 		t.created.gid = st.Gid
