@@ -90,6 +90,9 @@ func TestBothWaysAgree(t *testing.T) {
 			path := randomPath(r, false)
 			kernels, ours := answerOf(t, system(), root, path), answerOf(t, walkOnly(), root, path)
 			seen[ours.outcome]++
+			if others := answerOf(t, otherSystem(), root, path); others != ours {
+				t.Fatalf("seed %d, %q: other systems' walk says %+v, the walk %+v, after\n%s", seed, path, others, ours, strings.Join(description, "\n"))
+			}
 			if kernels != ours {
 				t.Fatalf("seed %d, %q: the kernel says %+v, the walk %+v, after\n%s", seed, path, kernels, ours, strings.Join(description, "\n"))
 			}
@@ -133,7 +136,7 @@ func FuzzBothWaysAgree(f *testing.F) {
 		if kernels, ours := answerOf(t, system(), root, path), answerOf(t, walkOnly(), root, path); kernels != ours {
 			t.Errorf("the kernel says %+v, the walk %+v", kernels, ours)
 		}
-		for name, k := range map[string]kernel{"openat2": system(), "walk": walkOnly()} {
+		for name, k := range map[string]kernel{"openat2": system(), "walk": walkOnly(), "other systems": otherSystem()} {
 			file, err := k.openOrMake(t.Context(), root, path)
 			if err == nil {
 				file.Close()

@@ -24,6 +24,20 @@
 //     file system that is mounted in a hostPath volume. There as well, no link
 //     leads above the root.
 //
+// # Other systems
+//
+// On a Unix other than Linux a path is walked with the calls of POSIX, by descriptors
+// and with the same refusals. The tests run this walk, too. Four things differ:
+//
+//   - Files are opened for reading, which takes the permission to read.
+//   - Only directories and regular files can be opened. For any other kind of file the
+//     error matches [errors.ErrUnsupported].
+//   - Directories are made with the umask of the process, and get their mode afterwards.
+//   - A mount that forbids to follow links (nosymfollow) and a procfs are not known.
+//
+// On a system that is no Unix all functions but [Check] fail with an error that matches
+// [errors.ErrUnsupported].
+//
 // # Limits
 //
 // A directory that is moved out of the volume after it was opened stays open.

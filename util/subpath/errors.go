@@ -3,8 +3,7 @@ package subpath
 import (
 	"fmt"
 	"io/fs"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 )
 
 // InvalidPathError says that a path cannot be one beneath a volume's root,
@@ -39,7 +38,7 @@ func (e *EscapeError) Error() string {
 }
 
 // Unwrap returns EXDEV, which is what the kernel says.
-func (e *EscapeError) Unwrap() error { return unix.EXDEV }
+func (e *EscapeError) Unwrap() error { return syscall.EXDEV }
 
 // BusyError says that a missing directory could not be made until the context
 // ended, since other processes changed the volume at every try. A later call may
@@ -56,7 +55,7 @@ func (e *BusyError) Error() string {
 }
 
 // Unwrap returns EAGAIN and Err.
-func (e *BusyError) Unwrap() []error { return []error{unix.EAGAIN, e.Err} }
+func (e *BusyError) Unwrap() []error { return []error{syscall.EAGAIN, e.Err} }
 
 // NotDirectoryError says that something on the way is no directory. It matches
 // ENOTDIR.
@@ -77,7 +76,7 @@ func (e *NotDirectoryError) Error() string {
 }
 
 // Unwrap returns ENOTDIR.
-func (e *NotDirectoryError) Unwrap() error { return unix.ENOTDIR }
+func (e *NotDirectoryError) Unwrap() error { return syscall.ENOTDIR }
 
 // ReadOnlyError says that a path is missing and cannot be made, since its file
 // system or mount is read-only. It matches EROFS and [fs.ErrNotExist].
@@ -92,7 +91,7 @@ func (e *ReadOnlyError) Error() string {
 }
 
 // Unwrap returns EROFS and fs.ErrNotExist.
-func (e *ReadOnlyError) Unwrap() []error { return []error{unix.EROFS, fs.ErrNotExist} }
+func (e *ReadOnlyError) Unwrap() []error { return []error{syscall.EROFS, fs.ErrNotExist} }
 
 // DanglingError says that a link on the way leads to nothing. Nothing is made
 // at its end. It matches [fs.ErrNotExist].

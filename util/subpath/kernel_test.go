@@ -121,7 +121,7 @@ func TestMountsInTheVolume(t *testing.T) {
 // Links of /proc that are no paths lead to other processes' files.
 func TestMagicLinks(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		bothWays(t, func(t *testing.T, k kernel) {
+		linuxWays(t, func(t *testing.T, k kernel) {
 			root := newVolume(t)
 			mkdir(t, root, "proc")
 			mountAt(t, "/proc", in(root, "proc"), "", unix.MS_BIND|unix.MS_REC, "")
@@ -148,7 +148,7 @@ func TestMagicLinks(t *testing.T) {
 // A mount that follows no links is respected.
 func TestNoSymFollow(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		bothWays(t, func(t *testing.T, k kernel) {
+		linuxWays(t, func(t *testing.T, k kernel) {
 			dir := t.TempDir()
 			const noSymFollow = 0x100 // MS_NOSYMFOLLOW, Linux 5.10
 			mountAt(t, "tmpfs", dir, "tmpfs", noSymFollow, "mode=0755")
@@ -204,7 +204,7 @@ func TestOthersLinkInStickyDirectory(t *testing.T) {
 
 // Who may not search a directory gets no further, not even by "..".
 func TestPermissions(t *testing.T) {
-	bothWays(t, func(t *testing.T, k kernel) {
+	linuxWays(t, func(t *testing.T, k kernel) {
 		root := newVolume(t)
 		touch(t, root, "closed/file", "open/file")
 		link(t, root, "through", "closed/../open")

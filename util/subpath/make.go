@@ -1,3 +1,5 @@
+//go:build unix
+
 package subpath
 
 import (
@@ -41,7 +43,7 @@ func (k kernel) openOrMake(ctx context.Context, root *os.File, p string) (*os.Fi
 	if err != nil {
 		return nil, at.failed("fstat", err)
 	}
-	m := maker{kernel: k, at: at, mode: st.Mode & modeBits, bits: modeBits}
+	m := maker{kernel: k, at: at, mode: uint32(st.Mode) & modeBits, bits: modeBits}
 	fd, err := m.run(ctx)
 	if err != nil {
 		return nil, err
@@ -164,26 +166,30 @@ func (m *maker) makeOne(dir int, name string, file bool) (int, error) {
 	if err := eintr.Do(func() error { return unix.Mkdirat(dir, name, m.mode) }); err != nil {
 		return -1, err
 	}
-	fd, err := openPath(dir, name, unix.O_NOFOLLOW|unix.O_DIRECTORY)
+	made, err := m.kernel.opener.open(dir, name)
+	if err == nil && !made.dir {
+		made.close()
+		err = errChanged
+	}
 	if err != nil {
 		return -1, errChanged
 	}
-	if err := m.setMode(fd); err != nil {
-		unix.Close(fd)
+	if err := m.setMode(made.fd); err != nil {
+		unix.Close(made.fd)
 		return -1, err
 	}
-	return fd, nil
+	return made.fd, nil
 }
 
 // inTheWay tells a link to nothing from what another process has just made. Below
 // it, so many elements of the path follow.
 func (m *maker) inTheWay(dir int, name string, follow int) error {
-	fd, err := openPath(dir, name, unix.O_NOFOLLOW)
+	there, err := m.kernel.opener.open(dir, name)
 	if err != nil {
 		return errChanged
 	}
-	defer unix.Close(fd)
-	if st, err := stat(fd); err != nil || st.Mode&unix.S_IFMT != unix.S_IFLNK {
+	defer there.close()
+	if !there.link {
 		return errChanged
 	}
 	part := m.at

@@ -30,7 +30,7 @@ func deniedUnshare() kernel {
 }
 
 func TestOpenOrMakeGivesTheRootsMode(t *testing.T) {
-	for name, k := range map[string]kernel{"openat2": system(), "walk": walkOnly(), "shared umask": deniedUnshare()} {
+	for name, k := range map[string]kernel{"openat2": system(), "walk": walkOnly(), "shared umask": deniedUnshare(), "other systems": otherSystem()} {
 		t.Run(name, func(t *testing.T) {
 			for _, want := range []uint32{0o755, 0o777, 0o2775, 0o3777, 0o700, 0o750} {
 				root := newVolume(t)
@@ -86,7 +86,7 @@ func TestOpenOrMakeLeavesWhatExists(t *testing.T) {
 }
 
 func TestMakePoint(t *testing.T) {
-	for name, k := range map[string]kernel{"openat2": system(), "walk": walkOnly(), "shared umask": deniedUnshare()} {
+	for name, k := range map[string]kernel{"openat2": system(), "walk": walkOnly(), "shared umask": deniedUnshare(), "other systems": otherSystem()} {
 		t.Run(name, func(t *testing.T) {
 			root := newVolume(t)
 			must(t, unix.Chmod(root.Name(), 0o777))

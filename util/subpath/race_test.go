@@ -124,7 +124,7 @@ func raced(t *testing.T) (root *os.File, inside map[[2]uint64]bool, pairs [][2]s
 // the volume's.
 func TestRace(t *testing.T) {
 	var count counted
-	for name, k := range map[string]kernel{"openat2": count.kernel(), "walk": walkOnly()} {
+	for name, k := range map[string]kernel{"openat2": count.kernel(), "walk": walkOnly(), "other systems": otherSystem()} {
 		t.Run(name, func(t *testing.T) {
 			root, inside, pairs := raced(t)
 			paths := []string{
@@ -193,7 +193,7 @@ func outcome(err error) string {
 
 // What is made is made in the volume, and what was there keeps its mode.
 func TestRaceWhileMaking(t *testing.T) {
-	for name, k := range map[string]kernel{"openat2": system(), "walk": walkOnly(), "shared umask": deniedUnshare()} {
+	for name, k := range map[string]kernel{"openat2": system(), "walk": walkOnly(), "shared umask": deniedUnshare(), "other systems": otherSystem()} {
 		t.Run(name, func(t *testing.T) {
 			root, _, pairs := raced(t)
 			touch(t, root, "private/key")
@@ -233,7 +233,7 @@ func TestRaceWhileMaking(t *testing.T) {
 // A container exchanges what is being made itself, for a link out and for a
 // directory that hides something.
 func TestRaceForWhatIsMade(t *testing.T) {
-	for name, k := range map[string]kernel{"openat2": system(), "walk": walkOnly(), "shared umask": deniedUnshare()} {
+	for name, k := range map[string]kernel{"openat2": system(), "walk": walkOnly(), "shared umask": deniedUnshare(), "other systems": otherSystem()} {
 		t.Run(name, func(t *testing.T) {
 			root := newVolume(t)
 			touch(t, root, "private/key")

@@ -1,3 +1,5 @@
+//go:build linux
+
 package subpath
 
 import (
@@ -18,7 +20,7 @@ const kernelTries = 32
 // resolve opens a place with O_PATH. The errors are as in [Open].
 func (k kernel) resolve(at place) (int, error) {
 	if k.openat2 == nil {
-		return walkTo(at)
+		return k.walkTo(at)
 	}
 	for range kernelTries {
 		fd, err := k.openBeneath(at)
@@ -30,15 +32,15 @@ func (k kernel) resolve(at place) (int, error) {
 		case errors.Is(err, unix.ENOENT):
 			return -1, at.failed("openat2", err)
 		case errors.Is(err, unix.EXDEV), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
-			return -1, at.explain(err)
+			return -1, k.explain(at, err)
 		}
 		// ENOSYS: before Linux 5.6. EPERM: the filter of an older container
 		// runtime. EACCES: perhaps only fs.protected_symlinks, which keeps
 		// others' links in a directory like /tmp from being followed; as the
 		// kubelet we follow them: none can mislead us.
-		return walkTo(at)
+		return k.walkTo(at)
 	}
-	return walkTo(at)
+	return k.walkTo(at)
 }
 
 // openBeneath opens a directory first of all, since that mounts an automount
@@ -59,8 +61,8 @@ func (k kernel) openBeneath(at place) (int, error) {
 
 // explain finds which element the kernel refused, by another walk. What it finds
 // may have changed; it does not change the refusal.
-func (p place) explain(refusal error) error {
-	fd, err := walkTo(p)
+func (k kernel) explain(p place, refusal error) error {
+	fd, err := k.walkTo(p)
 	if err == nil {
 		unix.Close(fd)
 	}

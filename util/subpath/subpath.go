@@ -1,51 +1,17 @@
+//go:build unix
+
 package subpath
 
 import (
 	"context"
 	"os"
-	"path"
 	"path/filepath"
 	"runtime"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
 )
-
-// maxPath is PATH_MAX with its NUL byte.
-const maxPath = 4096
-
-// Check refuses, with an *[InvalidPathError], a path that is empty, absolute,
-// has an element "..", contains a NUL byte, or is longer than Linux allows.
-// It does what the functions here do first, without looking at a file system.
-func Check(p string) error {
-	_, err := clean(p)
-	return err
-}
-
-func clean(p string) (string, error) {
-	reason := ""
-	switch {
-	case p == "":
-		reason = "is empty"
-	case p[0] == '/':
-		reason = "must be relative to the volume"
-	case len(p) >= maxPath:
-		reason = "is too long"
-	case strings.IndexByte(p, 0) >= 0:
-		reason = "contains a NUL byte"
-	}
-	for element := range strings.SplitSeq(p, "/") {
-		if element == ".." {
-			reason = `must not contain ".."`
-		}
-	}
-	if reason != "" {
-		return "", &InvalidPathError{Path: p, Reason: reason}
-	}
-	return path.Clean(p), nil
-}
 
 // Open opens the file of any kind at path beneath root, with O_PATH: nothing is read, no
 // device is opened and no FIFO waits. Path is slash separated and relative; "." is root
@@ -81,16 +47,6 @@ func OpenOrMake(ctx context.Context, root *os.File, path string) (*os.File, erro
 func MakePoint(ctx context.Context, root *os.File, path string, dir bool) error {
 	return system().makePoint(ctx, root, path, dir)
 }
-
-// kernel is what the kernel offers; tests take away from it.
-type kernel struct {
-	// openat2 is nil for the walk alone.
-	openat2 func(dir int, path string, how *unix.OpenHow) (int, error)
-	// unshare gives the thread a umask of its own.
-	unshare func(flags int) error
-}
-
-func system() kernel { return kernel{openat2: unix.Openat2, unshare: unix.Unshare} }
 
 func (k kernel) open(root *os.File, p string) (*os.File, error) {
 	p, err := clean(p)

@@ -1,3 +1,5 @@
+//go:build unix
+
 package subpath
 
 import (
@@ -13,9 +15,8 @@ import (
 const (
 	// maxLinks is how many links the kernel follows (path_resolution(7)).
 	maxLinks = 40
-	// noSymFollow is what statfs(2) says of a mount with MS_NOSYMFOLLOW
-	// (Linux 5.10, include/linux/statfs.h).
-	noSymFollow = 0x2000
+	// maxChanges is how often an element may change between two looks at it.
+	maxChanges = 1000
 )
 
 // walk resolves a path as openat2 with RESOLVE_BENEATH does. Each element is
@@ -24,10 +25,33 @@ const (
 // descriptor it came from, wherever that directory is by now. A path of n
 // elements may take n descriptors while it is walked.
 type walk struct {
-	at    place
-	stack []level   // from the root to the element reached
-	todo  []element // the elements ahead, the next one last
-	links int
+	at      place
+	opener  opener
+	stack   []level   // from the root to the element reached
+	todo    []element // the elements ahead, the next one last
+	links   int
+	changes int
+}
+
+// opener opens the entries of directories, and follows no link. Both methods may
+// return errChanged, but on Linux.
+type opener interface {
+	// open opens an entry. The error is the system's.
+	open(dir int, name string) (entry, error)
+	// target returns where a link leads that was opened, and whether it is no path.
+	target(at place, dir int, name string, link entry) (target string, magic bool, err error)
+}
+
+// entry is an open entry. The descriptor of a link is -1 where links cannot be opened.
+type entry struct {
+	fd        int
+	dir, link bool
+}
+
+func (e entry) close() {
+	if e.fd >= 0 {
+		unix.Close(e.fd)
+	}
 }
 
 type level struct {
@@ -42,8 +66,8 @@ type element struct {
 	link, target string
 }
 
-func walkTo(at place) (int, error) {
-	w := walk{at: at, stack: []level{{fd: at.fd, dir: true}}}
+func (k kernel) walkTo(at place) (int, error) {
+	w := walk{at: at, opener: k.opener, stack: []level{{fd: at.fd, dir: true}}}
 	defer w.close()
 	w.push(at.path, element{})
 	for len(w.todo) > 0 {
@@ -54,11 +78,11 @@ func walkTo(at place) (int, error) {
 		}
 	}
 	if len(w.stack) == 1 { // the root's own descriptor is the caller's
-		fd, err := openPath(at.fd, ".", unix.O_DIRECTORY)
+		root, err := k.opener.open(at.fd, ".")
 		if err != nil {
 			return -1, at.failed("openat", err)
 		}
-		return fd, nil
+		return root.fd, nil
 	}
 	found := w.top().fd
 	w.stack = w.stack[:len(w.stack)-1]
@@ -85,27 +109,26 @@ func (w *walk) step(next element) error {
 	case ".", "..":
 		return w.stay(next)
 	}
-	fd, err := openPath(top.fd, next.name, unix.O_NOFOLLOW|unix.O_DIRECTORY) // mounts an automount
-	if err == nil {
-		w.stack = append(w.stack, level{fd: fd, name: next.name, dir: true})
-		return nil
-	}
-	if errors.Is(err, unix.ENOTDIR) {
-		fd, err = openPath(top.fd, next.name, unix.O_NOFOLLOW)
-	}
-	if err != nil {
+	found, err := w.opener.open(top.fd, next.name)
+	switch {
+	case errors.Is(err, errChanged):
+		return w.again(next)
+	case err != nil:
 		return w.at.failed("openat", err)
+	case found.link:
+		defer found.close()
+		return w.follow(top.fd, found, next)
 	}
-	st, err := stat(fd)
-	if err != nil {
-		unix.Close(fd)
-		return w.at.failed("fstat", err)
+	w.stack = append(w.stack, level{fd: found.fd, name: next.name, dir: found.dir})
+	return nil
+}
+
+// again looks at an element once more, which has changed since the last look.
+func (w *walk) again(next element) error {
+	if w.changes++; w.changes > maxChanges {
+		return w.at.failed("openat", unix.EAGAIN)
 	}
-	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
-		defer unix.Close(fd)
-		return w.follow(fd, next.name)
-	}
-	w.stack = append(w.stack, level{fd: fd, name: next.name, dir: isDir(st)})
+	w.todo = append(w.todo, next)
 	return nil
 }
 
@@ -128,35 +151,24 @@ func (w *walk) stay(next element) error {
 	return nil
 }
 
-// follow goes on with the target of an open link.
-func (w *walk) follow(fd int, name string) error {
+// follow goes on with the target of an open link in dir.
+func (w *walk) follow(dir int, link entry, next element) error {
 	if w.links++; w.links > maxLinks {
 		return w.at.failed("openat", unix.ELOOP)
 	}
-	target, err := readLink(fd)
-	if err != nil {
-		return w.at.failed("readlinkat", err)
-	}
-	var system unix.Statfs_t
-	if err := eintr.Do(func() error { return unix.Fstatfs(fd, &system) }); err != nil {
-		return w.at.failed("fstatfs", err)
-	}
+	target, magic, err := w.opener.target(w.at, dir, next.name, link)
 	switch {
-	case system.Flags&noSymFollow != 0:
-		return w.at.failed("openat", unix.ELOOP)
+	case errors.Is(err, errChanged):
+		return w.again(next)
+	case err != nil:
+		return err
 	case target == "":
 		return w.at.failed("readlinkat", unix.ENOENT)
-	case target[0] == '/', system.Type == unix.PROC_SUPER_MAGIC && isMagic(target):
-		return &EscapeError{Volume: w.at.volume, Path: w.at.path, Element: w.name(name), Target: target}
+	case target[0] == '/', magic:
+		return &EscapeError{Volume: w.at.volume, Path: w.at.path, Element: w.name(next.name), Target: target}
 	}
-	w.push(target, element{link: w.name(name), target: target})
+	w.push(target, element{link: w.name(next.name), target: target})
 	return nil
-}
-
-// isMagic tells the links of /proc that are no paths, like "pipe:[4711]" and
-// "(unreachable)/file". Taken for a path, none of them would lead out either.
-func isMagic(target string) bool {
-	return target[0] == '(' || strings.Contains(target, ":")
 }
 
 // name is the path, from the root, of an entry of the element reached.
@@ -174,17 +186,4 @@ func (w *walk) close() {
 	for _, l := range w.stack[1:] {
 		unix.Close(l.fd)
 	}
-}
-
-func openPath(dir int, name string, flags int) (int, error) {
-	return eintr.Get(func() (int, error) { return unix.Openat(dir, name, unix.O_PATH|unix.O_CLOEXEC|flags, 0) })
-}
-
-func readLink(fd int) (string, error) {
-	buffer := make([]byte, maxPath)
-	n, err := eintr.Get(func() (int, error) { return unix.Readlinkat(fd, "", buffer) })
-	if err != nil {
-		return "", err
-	}
-	return string(buffer[:n]), nil
 }
