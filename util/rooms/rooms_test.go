@@ -72,7 +72,7 @@ func mayImport() map[string][]string {
 		// what a node mounts once for its pods, and not the manager that asks for it
 		"volume/volumemanager/internal/devices":  {"util", "mount", "mount/table", "volume", "volume/selinux", "volume/volumemanager/internal/blockmap", "volume/volumemanager/internal/rootdir"},
 		"volume/volumemanager/internal/fsck":     {"util", "mount", "mount/table", "volume", "volume/containermounts", "volume/internal", "volume/volumemanager/internal/devices", "volume/volumemanager/internal/rootdir"},
-		"volume/volumemanager/internal/progress": {"volume"},
+		"volume/volumemanager/internal/progress": {"util", "volume"},
 		"volume/volumemanager/internal/rootdir":  {"util", "mount", "mount/table", "volume"},
 	}
 }

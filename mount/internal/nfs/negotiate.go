@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/podvol/podvol/util/deadline"
 	"github.com/podvol/podvol/util/retry"
 	"golang.org/x/sys/unix"
 )
@@ -54,8 +55,8 @@ func (c *Client) Negotiate(ctx context.Context, s Source, o Options, try func(co
 }
 
 func endsWithin(ctx context.Context, d time.Duration) bool {
-	deadline, ok := ctx.Deadline()
-	return ok && time.Until(deadline) <= d
+	end, ok := deadline.Of(ctx)
+	return ok && time.Until(end) <= d
 }
 
 // isTemporary tells errors that may pass: the server or its name is not there.
@@ -210,11 +211,11 @@ func (n *negotiation) tryAddress(ctx context.Context, v Version, address netip.A
 // share gives the first of several addresses its part of the time left, and the
 // last one all of it but a twentieth, at most headStart.
 func share(ctx context.Context, parts int) (context.Context, context.CancelFunc) {
-	deadline, limited := ctx.Deadline()
+	end, limited := deadline.Of(ctx)
 	if !limited && parts == 1 {
 		return context.WithCancel(ctx)
 	}
-	left := time.Until(deadline)
+	left := time.Until(end)
 	left -= min(left/20, headStart)
 	if parts == 1 {
 		return context.WithTimeout(ctx, left)

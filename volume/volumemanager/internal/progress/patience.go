@@ -4,55 +4,79 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/podvol/podvol/util/deadline"
 )
 
-// Patience is a context with a deadline that can be put off: a set-up that
-// makes progress is not given up, however long it takes.
+// Patience is a context that ends after a time that can be put off: a set-up that makes
+// progress is not given up, however long it takes. So it has no Deadline, which must not
+// change: a context with a limit of its own that is derived from it would lose that, where
+// the Deadline comes sooner and is put off then. [deadline.Of] says when it ends as things
+// are.
 type Patience struct {
-	context.Context
-	cancel context.CancelCauseFunc
+	parent context.Context
 	limit  time.Duration
+	done   chan struct{}
 	timer  *time.Timer
+	leave  func() bool // the parent
 
-	mu       sync.Mutex
-	deadline time.Time
+	mu   sync.Mutex
+	ends time.Time
+	err  error
 }
 
 // NewPatience returns a context that ends after the limit, or with its parent.
 func NewPatience(parent context.Context, limit time.Duration) *Patience {
-	p := &Patience{limit: limit, deadline: time.Now().Add(limit)}
-	p.Context, p.cancel = context.WithCancelCause(parent)
-	p.timer = time.AfterFunc(limit, func() { p.cancel(context.DeadlineExceeded) })
+	p := &Patience{limit: limit, done: make(chan struct{}), ends: time.Now().Add(limit)}
+	p.parent = deadline.With(parent, p.end)
+	p.timer = time.AfterFunc(limit, func() { p.finish(context.DeadlineExceeded) })
+	p.leave = context.AfterFunc(parent, func() { p.finish(parent.Err()) })
 	return p
+}
+
+func (p *Patience) finish(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err == nil {
+		p.err = err
+		close(p.done)
+	}
+}
+
+func (p *Patience) end() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ends
 }
 
 // PutOff gives the whole time once more, from now on.
 func (p *Patience) PutOff() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.deadline = time.Now().Add(p.limit)
+	p.ends = time.Now().Add(p.limit)
 	p.timer.Reset(p.limit)
 }
 
 // End frees what the context uses. It must not be put off afterwards.
 func (p *Patience) End() {
 	p.timer.Stop()
-	p.cancel(context.Canceled)
+	p.leave()
+	p.finish(context.Canceled)
 }
 
-// Deadline is when the context ends, unless it is put off.
-func (p *Patience) Deadline() (time.Time, bool) {
+// Deadline is that of the parent.
+func (p *Patience) Deadline() (time.Time, bool) { return p.parent.Deadline() }
+
+// Done is closed when the context has ended.
+func (p *Patience) Done() <-chan struct{} { return p.done }
+
+// Err is [context.DeadlineExceeded] once the time is over, as of contexts with a
+// deadline. Contexts that are derived from it have the same error.
+func (p *Patience) Err() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.deadline, true
+	return p.err
 }
 
-// Err is [context.DeadlineExceeded] once the deadline has passed, as of other
-// contexts that have one.
-func (p *Patience) Err() error {
-	err := p.Context.Err()
-	if err != nil && context.Cause(p.Context) == context.DeadlineExceeded {
-		return context.DeadlineExceeded
-	}
-	return err
-}
+// Value is that of the parent, or for [deadline.Of].
+func (p *Patience) Value(key any) any { return p.parent.Value(key) }
