@@ -7,7 +7,9 @@
 //
 // Each volume of a pod goes this way, and the files are named after its steps. The
 // [Manager] is the door; behind it a reconciler decides, an operator acts, and both share
-// the world, which is the desired and the actual state of the world:
+// the world, which is the desired and the actual state of the world (world.go; one pod's and
+// one volume's part of it is in podvolume.go). A plugin is added by [Config].Plugins alone;
+// volume/README.md says how one is written.
 //
 //	declare   desired.go    [Manager.PutPod], [Manager.DeletePod]: what is wanted
 //	decide    reconcile.go  compare the desired with the actual state: one operation, or none
@@ -15,6 +17,7 @@
 //	                        nothing is touched
 //	admit     admit.go      refuse what would hide, replace or take another volume
 //	record    setup.go      write what may be mounted from now on, and sync it
+//	attach    attach.go     wait for the report that a volume is attached, where it must be
 //	act       setup.go      the device, where a plugin mounts one once per node (internal/devices)
 //	                        the plugin's SetUp, or a block volume's device (block.go)
 //	confirm   setup.go      note that it is mounted, and tell those that wait (wait.go)
@@ -32,12 +35,15 @@
 // their form.
 //
 // A failure is tried again after a pause that grows (pauseAfter in reconcile.go), or when
-// an object that the volume depends on has changed (depend.go). The queue is package work's.
+// an object that the volume depends on has changed (depend.go). A mount that vanishes though
+// nothing here has unmounted it is made again (vanished.go). The queue is package work's.
 //
 // An unmount that hangs keeps its own volume alone. The plugin's TearDown climbs the ladder
 // of package mount: normal, forced, and lazily in the end, as the plugin allows. What was
-// detached lazily stays on record, and is looked for until its file system is gone
-// (package lazyunmount). The tear-down has no limit of its own.
+// detached lazily stays on record until its file system is gone (package lazyunmount). Each
+// retry looks for it anew (unapply in teardown.go): after pauses of up to about two
+// minutes (work.LastPause), and as often as it takes. The tear-down has no limit of its own: without
+// a ladder, an unmount that hangs is waited for until it ends or the manager stops.
 //
 // Volumes of one pod are worked on side by side, one operation at a time for
 // each volume, and none waits for another: a server that does not answer

@@ -75,9 +75,9 @@ func (w *world) stopWaitingForPod(s *podVolume) {
 	s.oncePod = ""
 }
 
-// wakeForPod has those tried again that wait for another pod to let go of a
-// volume. The caller holds the lock.
-func (w *world) wakeForPod(pvName string) {
+// wakeForPV has the volumes tried again that wait for another pod to let go of a
+// PersistentVolume. The caller holds the lock.
+func (w *world) wakeForPV(pvName string) {
 	for s := range w.oncePod[pvName] {
 		w.stopWaitingForPod(s)
 		if s.wanted && s.pod.wanted {

@@ -286,7 +286,7 @@ func (w *world) setActual(s *podVolume, a actualVolume) {
 	s.actual = a
 	w.byClaim.note(s)
 	if gone {
-		w.wakeForPod(name)
+		w.wakeForPV(name)
 	}
 }
 

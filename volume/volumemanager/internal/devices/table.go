@@ -116,10 +116,10 @@ func (t *Table) hold(h Holder, key Key) *device {
 	return d
 }
 
-// letGo takes a volume off the device, unless it is the last one and the device
+// letGoUnlessLast takes a volume off the device, unless it is the last one and the device
 // may be mounted. A volume that was let go may remove its record. The caller holds
 // the lock.
-func (t *Table) letGo(h Holder, key Key) bool {
+func (t *Table) letGoUnlessLast(h Holder, key Key) bool {
 	d := t.devices[key]
 	if d == nil {
 		return true
@@ -127,13 +127,13 @@ func (t *Table) letGo(h Holder, key Key) bool {
 	if _, held := d.holders[h]; held && d.touched && len(d.holders) == 1 {
 		return false
 	}
-	t.forget(h, key)
+	t.removeHolder(h, key)
 	return true
 }
 
-// forget takes a volume off a device, of which it has nothing after all. The
+// removeHolder takes a volume off a device, of which it has nothing after all. The
 // caller holds the lock.
-func (t *Table) forget(h Holder, key Key) {
+func (t *Table) removeHolder(h Holder, key Key) {
 	d := t.devices[key]
 	if d == nil {
 		return
@@ -153,7 +153,7 @@ func (t *Table) LetGo(h Holder, use *Use) bool {
 	}
 	t.Lock.Lock()
 	defer t.Lock.Unlock()
-	return t.letGo(h, use.Key)
+	return t.letGoUnlessLast(h, use.Key)
 }
 
 // mustUnmount lets go, or says that the volume is the last one: then each volume that comes
@@ -161,7 +161,7 @@ func (t *Table) LetGo(h Holder, use *Use) bool {
 func (t *Table) mustUnmount(h Holder, key Key) bool {
 	t.Lock.Lock()
 	defer t.Lock.Unlock()
-	if t.letGo(h, key) {
+	if t.letGoUnlessLast(h, key) {
 		return false
 	}
 	t.devices[key].mounted = false
@@ -176,7 +176,7 @@ func (t *Table) Pass(from, to Holder, use *Use) {
 	t.Join(to, use)
 	if use.hasPlace() {
 		t.hold(to, use.Key)
-		t.forget(from, use.Key)
+		t.removeHolder(from, use.Key)
 	}
 }
 
@@ -188,7 +188,7 @@ func (t *Table) Admit(r Request, before *Use) error {
 		return err
 	}
 	if before != nil && r.Use != nil && before.Key != r.Use.Key {
-		t.forget(r.Holder, before.Key)
+		t.removeHolder(r.Holder, before.Key)
 	}
 	return nil
 }

@@ -74,7 +74,7 @@ func TestAnotherLabelWaits(t *testing.T) {
 		t.Fatalf("Admit: %v", err)
 	}
 	table.set(disk.Key, state{}) // unmounted
-	table.forget(first, disk.Key)
+	table.removeHolder(first, disk.Key)
 	if second.resynced != 1 {
 		t.Errorf("the waiting volume was resynced %d times", second.resynced)
 	}
