@@ -43,8 +43,8 @@ func ParseKey(s string) (Key, bool) {
 // journal and not a file for each, since a record must reach the disk before
 // its volume is touched, and the sync of an append is all that this costs.
 type Records struct {
-	journal *journal.Journal
-	buried  *buried
+	journal    *journal.Journal
+	tombstones *tombstones
 }
 
 // RecordsPath returns the path of the journal of records.
@@ -58,9 +58,9 @@ func OpenRecords(rootDir string) (r Records, found []*mountrecord.Record, unread
 	if err != nil {
 		return Records{}, nil, nil, err
 	}
-	r = Records{j, newBuried(rootDir)}
+	r = Records{j, newTombstones(rootDir)}
 	found, unreadable = decodeRecords(rootDir, held)
-	_, earlier := splitBuried(rootDir, held)
+	_, earlier := splitTombstones(rootDir, held)
 	earlier.settle(r)
 	return r, found, unreadable, nil
 }
@@ -147,7 +147,7 @@ func (e *UnreadableRecordError) Error() string {
 func (e *UnreadableRecordError) Unwrap() error { return e.Err }
 
 func decodeRecords(rootDir string, held []journal.Entry) (found []*mountrecord.Record, unreadable []*UnreadableRecordError) {
-	live, earlier := splitBuried(rootDir, held)
+	live, earlier := splitTombstones(rootDir, held)
 	for _, entry := range append(live, earlier.back...) {
 		record, err := decodeRecord(entry)
 		if err != nil {

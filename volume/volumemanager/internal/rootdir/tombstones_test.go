@@ -30,7 +30,7 @@ func TestBuriedRecordsAreKeptUntilSynced(t *testing.T) {
 	var synced []string
 	failure := errors.New("the disk fails")
 	fail := true
-	r.buried.sync = func(dir *os.File) error {
+	r.tombstones.sync = func(dir *os.File) error {
 		if held, _, err := journal.Read(RecordsPath(root)); err != nil || len(held) != 2 {
 			t.Errorf("forgotten before %s was synced: %v, %v", dir.Name(), held, err)
 		}
@@ -43,12 +43,12 @@ func TestBuriedRecordsAreKeptUntilSynced(t *testing.T) {
 	}
 	for _, uid := range []types.UID{"one", "two"} {
 		key := Key{uid, "x/y", "v"}
-		must(t, r.journal.Move(key.String(), buriedPrefix+"1/"+key.String(), []byte("{}")))
-		r.buried.add(buriedPrefix+"1/"+key.String(), key)
+		must(t, r.journal.Move(key.String(), tombstonePrefix+"1/"+key.String(), []byte("{}")))
+		r.tombstones.add(tombstonePrefix+"1/"+key.String(), key)
 	}
 	r.settleAll()
-	if len(synced) == 0 || len(r.buried.waiting) != 2 {
-		t.Fatalf("synced %v, waiting %v", synced, r.buried.waiting)
+	if len(synced) == 0 || len(r.tombstones.waiting) != 2 {
+		t.Fatalf("synced %v, waiting %v", synced, r.tombstones.waiting)
 	}
 	synced, fail = nil, false
 	must(t, r.Close())

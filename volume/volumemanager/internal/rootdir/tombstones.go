@@ -28,16 +28,16 @@ import (
 // the records meanwhile ignores a buried record. But if there is something again
 // at its volume's place, it is that volume's record as before, and unconfirmed.
 
-// buriedPrefix begins the keys of buried records. A text of its own follows, so
+// tombstonePrefix begins the keys of buried records, on disk too. A text of its own follows, so
 // that no two are the same, and the volume's key.
-const buriedPrefix = "buried/"
+const tombstonePrefix = "buried/"
 
-// maxBuried is how many are kept before the directories are synced: many enough
+// maxTombstones is how many are kept before the directories are synced: many enough
 // that it costs a teardown next to nothing.
-const maxBuried = 64
+const maxTombstones = 64
 
-// buried are the records that are waiting for that, by their keys.
-type buried struct {
+// tombstones are the buried records that wait until the directories are synced, by their keys.
+type tombstones struct {
 	rootDir string
 	sync    func(*os.File) error // fsync(2)
 
@@ -45,14 +45,14 @@ type buried struct {
 	waiting map[string]Key
 }
 
-func newBuried(rootDir string) *buried {
-	return &buried{rootDir: rootDir, sync: syncDir, waiting: make(map[string]Key)}
+func newTombstones(rootDir string) *tombstones {
+	return &tombstones{rootDir: rootDir, sync: syncDir, waiting: make(map[string]Key)}
 }
 
 // SyncDirsBy has the directories around removed volumes synced by f, in tests.
 func (r Records) SyncDirsBy(f func(dir *os.File, sync func(*os.File) error) error) {
-	sync := r.buried.sync
-	r.buried.sync = func(dir *os.File) error { return f(dir, sync) }
+	sync := r.tombstones.sync
+	r.tombstones.sync = func(dir *os.File) error { return f(dir, sync) }
 }
 
 func syncDir(dir *os.File) error {
@@ -67,44 +67,44 @@ func syncDir(dir *os.File) error {
 // set up, and returns when that will survive a crash. Another file at its place
 // is not podvol's, and must not be taken for it later.
 func (r Records) Release(key Key, record *mountrecord.Record) error {
-	if isBack(r.buried.rootDir, key) {
+	if isBack(r.tombstones.rootDir, key) {
 		return r.Remove(key)
 	}
 	return r.bury(key, record)
 }
 
 func (r Records) bury(key Key, record *mountrecord.Record) error {
-	buriedRecord := *record
-	buriedRecord.Confirmed, buriedRecord.Detached = nil, nil
-	line, err := mountrecord.Encode(&buriedRecord)
+	tombstone := *record
+	tombstone.Confirmed, tombstone.Detached = nil, nil
+	line, err := mountrecord.Encode(&tombstone)
 	if err != nil {
 		return err
 	}
-	under := buriedPrefix + rand.Text() + "/" + key.String()
+	under := tombstonePrefix + rand.Text() + "/" + key.String()
 	if err := r.journal.Move(key.String(), under, line); err != nil {
 		return err
 	}
-	if full := r.buried.add(under, key); full != nil {
+	if full := r.tombstones.add(under, key); full != nil {
 		r.settle(full)
 	}
 	return nil
 }
 
 // add returns all that are waiting once they are enough.
-func (b *buried) add(under string, key Key) (full map[string]Key) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.waiting[under] = key
-	if len(b.waiting) < maxBuried {
+func (t *tombstones) add(under string, key Key) (full map[string]Key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.waiting[under] = key
+	if len(t.waiting) < maxTombstones {
 		return nil
 	}
-	return b.take()
+	return t.take()
 }
 
 // take is called with the lock held.
-func (b *buried) take() map[string]Key {
-	all := b.waiting
-	b.waiting = make(map[string]Key)
+func (t *tombstones) take() map[string]Key {
+	all := t.waiting
+	t.waiting = make(map[string]Key)
 	return all
 }
 
@@ -115,8 +115,8 @@ func (r Records) settle(gone map[string]Key) {
 	if len(gone) == 0 {
 		return
 	}
-	if r.buried.syncPlaces(gone) != nil {
-		r.buried.keep(gone)
+	if r.tombstones.syncPlaces(gone) != nil {
+		r.tombstones.keep(gone)
 		return
 	}
 	for under := range gone {
@@ -126,24 +126,24 @@ func (r Records) settle(gone map[string]Key) {
 	}
 }
 
-func (b *buried) keep(all map[string]Key) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	maps.Copy(b.waiting, all)
+func (t *tombstones) keep(all map[string]Key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.Copy(t.waiting, all)
 }
 
 // settleAll settles all that wait.
 func (r Records) settleAll() {
-	r.buried.mu.Lock()
-	all := r.buried.take()
-	r.buried.mu.Unlock()
+	r.tombstones.mu.Lock()
+	all := r.tombstones.take()
+	r.tombstones.mu.Unlock()
 	r.settle(all)
 }
 
 // syncPlaces syncs, for each volume, the directories on the way to its own as far
 // as they are there: missing ones were removed from the last one. All are opened
 // before the first is synced, lest one go in between.
-func (b *buried) syncPlaces(gone map[string]Key) (err error) {
+func (t *tombstones) syncPlaces(gone map[string]Key) (err error) {
 	dirs := make(map[string]*os.File)
 	defer func() {
 		for _, dir := range dirs {
@@ -154,7 +154,7 @@ func (b *buried) syncPlaces(gone map[string]Key) (err error) {
 	}()
 	for _, key := range gone {
 		for _, kind := range volumeKinds() {
-			if err := openWay(dirs, PodsDir(b.rootDir), string(key.PodUID), kind, volume.EscapeQualifiedName(key.Plugin)); err != nil {
+			if err := openWay(dirs, PodsDir(t.rootDir), string(key.PodUID), kind, volume.EscapeQualifiedName(key.Plugin)); err != nil {
 				return err
 			}
 		}
@@ -163,7 +163,7 @@ func (b *buried) syncPlaces(gone map[string]Key) (err error) {
 		if dir == nil {
 			continue
 		}
-		if err := b.sync(dir); err != nil {
+		if err := t.sync(dir); err != nil {
 			return err
 		}
 	}
@@ -191,25 +191,25 @@ func openWay(dirs map[string]*os.File, path string, names ...string) error {
 	}
 }
 
-// unburied are buried records, judged by their volumes' places.
-type unburied struct {
+// unearthed are buried records, judged by their volumes' places.
+type unearthed struct {
 	back []journal.Entry // as records, of volumes that are there again
 	gone map[string]Key  // of volumes that are not
 	rest map[string]Key  // of volumes that are, or have a newer record
 }
 
-// splitBuried takes the buried records out of the others.
-func splitBuried(rootDir string, held []journal.Entry) (live []journal.Entry, found unburied) {
+// splitTombstones takes the buried records out of the others.
+func splitTombstones(rootDir string, held []journal.Entry) (live []journal.Entry, found unearthed) {
 	found.gone, found.rest = make(map[string]Key), make(map[string]Key)
 	recorded := make(map[string]bool)
 	for _, entry := range held {
-		if _, _, ok := parseBuried(entry.Key); !ok {
+		if _, _, ok := parseTombstone(entry.Key); !ok {
 			live = append(live, entry)
 			recorded[entry.Key] = true
 		}
 	}
 	for _, entry := range held {
-		name, key, ok := parseBuried(entry.Key)
+		name, key, ok := parseTombstone(entry.Key)
 		switch {
 		case !ok:
 		case recorded[name]:
@@ -225,9 +225,9 @@ func splitBuried(rootDir string, held []journal.Entry) (live []journal.Entry, fo
 	return live, found
 }
 
-// parseBuried returns the key of the volume whose record is buried.
-func parseBuried(under string) (name string, key Key, ok bool) {
-	rest, ok := strings.CutPrefix(under, buriedPrefix)
+// parseTombstone returns the key of the volume whose record is buried.
+func parseTombstone(under string) (name string, key Key, ok bool) {
+	rest, ok := strings.CutPrefix(under, tombstonePrefix)
 	if !ok {
 		return "", Key{}, false
 	}
@@ -252,7 +252,7 @@ func isBack(rootDir string, key Key) bool {
 
 // settle finishes what an earlier owner has buried: volumes that are there again get
 // their records back; of the others, empty directories that may be left are removed.
-func (u unburied) settle(r Records) {
+func (u unearthed) settle(r Records) {
 	for _, entry := range u.back {
 		if r.journal.Put(entry.Key, entry.Value) != nil {
 			return // as on a full disk; they are kept
@@ -262,7 +262,7 @@ func (u unburied) settle(r Records) {
 	for _, key := range u.gone {
 		if !pods[key.PodUID] {
 			pods[key.PodUID] = true
-			_ = removeEmptyPod(r.buried.rootDir, key.PodUID, nil) // what stays is empty
+			_ = removeEmptyPod(r.tombstones.rootDir, key.PodUID, nil) // what stays is empty
 		}
 	}
 	r.settle(u.gone)
