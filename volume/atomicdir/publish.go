@@ -42,15 +42,21 @@ func (t *target) publish(ctx context.Context, current version, tree *node) (now 
 		return current, false, err
 	}
 	if same {
-		changed, err := t.repairLinks(ctx, inv)
+		changed, err := t.complete(ctx, current, inv)
 		return current, changed, err
 	}
 	if inv.foreignNewData {
 		return current, false, &ForeignEntryError{Dir: t.path, Name: newDataName}
 	}
-	next, err := t.replace(ctx, old, tree, inv)
+	left, err := t.findLeftovers(current, inv.versions)
 	if err != nil {
 		return current, false, err
+	}
+	// Before there is anything to write: they may fill the file system.
+	leftErr := t.removeVersions(ctx, left.all(), "")
+	next, err := t.replace(ctx, old, tree, inv)
+	if err != nil {
+		return current, false, errors.Join(err, leftErr)
 	}
 	whole := context.WithoutCancel(ctx)
 	if current.exists() { // else they were made before
@@ -59,30 +65,36 @@ func (t *target) publish(ctx context.Context, current version, tree *node) (now 
 		}
 	}
 	// Not earlier, though it would make room: a reader who has just resolved
-	// ..data to the version before the current one still needs it.
+	// ..data to the version before the current one still needs it. With it goes
+	// what could not be removed above.
 	return next, true, t.published(t.removeVersions(whole, inv.versions, current.name))
 }
 
-// repair puts the visible names right, where the version is known to be.
-func (t *target) repair(ctx context.Context, tree *node) (changed bool, err error) {
+// repair puts the directory right, where the version is known to be.
+func (t *target) repair(ctx context.Context, current version, tree *node) (changed bool, err error) {
 	inv, err := t.takeInventory(tree)
 	if err != nil {
 		return false, err
 	}
-	return t.repairLinks(ctx, inv)
+	return t.complete(ctx, current, inv)
 }
 
-// repairLinks completes what a crash or a failure left after its rename, or
-// what another process undid.
-func (t *target) repairLinks(ctx context.Context, inv inventory) (changed bool, err error) {
-	if len(inv.stale)+len(inv.missing) == 0 {
-		return false, nil
-	}
+// complete puts the visible names right, which a crash or a failure after the
+// rename left, or another process undid, and then tidies. Only the names count
+// as a change.
+func (t *target) complete(ctx context.Context, current version, inv inventory) (changed bool, err error) {
+	changed = len(inv.stale)+len(inv.missing) > 0
 	if err := t.removeLinks(ctx, inv.stale); err != nil {
-		return true, t.published(err)
+		return changed, t.published(err)
 	}
-	_, err = t.makeLinks(ctx, inv.missing)
-	return true, t.published(err)
+	if _, err := t.makeLinks(ctx, inv.missing); err != nil {
+		return changed, t.published(err)
+	}
+	left, err := t.findLeftovers(current, inv.versions)
+	if err != nil {
+		return changed, t.published(err)
+	}
+	return changed, t.tidy(ctx, inv, left)
 }
 
 // replace writes a new version and makes ..data lead to it. Up to the first

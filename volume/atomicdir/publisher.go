@@ -56,7 +56,8 @@ type contents struct {
 // still in place, all its names visible, or, at the first call for dir, that
 // names, contents, modes and owners were found on disk. Then nothing is
 // written; times of last access may change as by any reader. A visible name
-// that was removed is made again.
+// that was removed is made again. What a crash left is removed, which is no
+// change of the files.
 //
 // While it runs, Publish holds a lock of flock(2) on dir. It does not wait for
 // another Publisher's: the error matches [ErrBusy]. Limits of that lock:
@@ -109,7 +110,7 @@ func (p *Publisher) Publish(ctx context.Context, dir string, files map[string]fi
 	}
 	p.Forget(dir)
 	if inPlace {
-		changed, err = t.repair(ctx, &tree)
+		changed, err = t.repair(ctx, current, &tree)
 	} else {
 		current, changed, err = t.publish(ctx, current, &tree)
 	}
