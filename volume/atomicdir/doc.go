@@ -16,10 +16,19 @@
 // rename and links for new names made after it, so that none ever dangles.
 // With the first publication all files appear by the rename.
 //
-// Nothing is synced to disk: as with the kubelet, contents are derived from
-// objects and rebuilt at start. A crash at any moment leaves the old version
-// or the new one, and the next publication completes and tidies what the crash
-// interrupted.
+// Nothing is synced to disk, as with the kubelet: contents are derived from objects and
+// rebuilt at start. So the guarantees are for a crash of the process, not of the machine:
+//   - A crash of the process at any moment leaves the old version or the new one. The next
+//     publication, even of an unchanged set, completes and tidies what the crash interrupted:
+//     it removes versions that were never current, which may hold secrets.
+//   - A power cut or a crash of the kernel may leave files empty or incomplete, names missing,
+//     and the old version, none, or a torn one at ..data, even after Publish has returned.
+//   - A new Publisher repairs that: its first publication into a directory reads back what is
+//     there, byte for byte. Until then, readers may see it; so publish before they start.
+//
+// Versions that crashes left are told from the version before the current one by their times,
+// so a clock that was set back may cost readers that one early, or keep a leftover until the
+// next update. In doubt they stay.
 //
 // Names that begin with ".." are reserved for the layout. Everything else in
 // the directory, such as mount points of other volumes, is left alone.

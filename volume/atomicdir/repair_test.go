@@ -3,6 +3,7 @@
 package atomicdir
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -65,5 +66,47 @@ func TestVersionThatCannotBeOpened(t *testing.T) {
 		}
 		wantVisible(t, dir, set)
 		wantTidy(t, dir, len(set))
+	}
+}
+
+// A power cut may leave files empty or of zeros, and names missing: a new Publisher reads back
+// what is there, and publishes the same set anew.
+func TestTornStateIsRepaired(t *testing.T) {
+	set := map[string]string{"a": "1", "n/b": "2", "n/c": "3"}
+	zeros := func(path string) error { return os.WriteFile(path, []byte{0}, 0o644) }
+	for name, tear := range map[string]func(dir string) error{
+		"an empty file":        func(dir string) error { return os.Truncate(filepath.Join(dir, "a"), 0) },
+		"an empty nested file": func(dir string) error { return os.Truncate(filepath.Join(dir, "n/b"), 0) },
+		"a file of zeros":      func(dir string) error { return zeros(filepath.Join(dir, "n/c")) },
+		"no file":              func(dir string) error { return os.Remove(filepath.Join(dir, "..data/a")) },
+		"no nested file":       func(dir string) error { return os.Remove(filepath.Join(dir, "n/b")) },
+		"no directory":         func(dir string) error { return os.RemoveAll(filepath.Join(dir, "..data/n")) },
+		"an empty version":     func(dir string) error { v := mustReadlink(dir); return errors.Join(os.RemoveAll(v), os.Mkdir(v, 0o755)) },
+		"no version":           func(dir string) error { return os.RemoveAll(mustReadlink(dir)) },
+		"no ..data":            func(dir string) error { return os.Remove(filepath.Join(dir, "..data")) },
+		"no visible name":      func(dir string) error { return os.Remove(filepath.Join(dir, "n")) },
+		"nothing": func(dir string) error {
+			return errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o755))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "volume")
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			publishedInTurn(t, dir, map[string]string{"a": "0", "n/b": "2", "n/c": "3"}, set)
+			if err := tear(dir); err != nil {
+				t.Fatal(err)
+			}
+			var p Publisher
+			if !mustPublish(t, &p, dir, text(set)) {
+				t.Error("not changed")
+			}
+			wantVisible(t, dir, set)
+			wantTidy(t, dir, 2)
+			if mustPublish(t, new(Publisher), dir, text(set)) {
+				t.Error("changed again")
+			}
+		})
 	}
 }
