@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -23,9 +24,9 @@ const lockChildVar = "PODVOL_ATOMICDIR_LOCK_DIR"
 // and the first one completes.
 func TestPublicationsOfTwoPublishers(t *testing.T) {
 	dir := t.TempDir()
-	var steps int
+	var steps atomic.Int64
 	first := Publisher{beforeStep: func(string, string) error {
-		steps++
+		steps.Add(1)
 		changed, err := new(Publisher).Publish(t.Context(), dir, text(map[string]string{"a": "second"}))
 		wantBusy(t, dir, changed, err)
 		return nil
@@ -35,8 +36,8 @@ func TestPublicationsOfTwoPublishers(t *testing.T) {
 		wantVisible(t, dir, set)
 		wantTidy(t, dir, len(set))
 	}
-	if steps < 10 {
-		t.Errorf("%d steps only", steps)
+	if steps.Load() < 10 {
+		t.Errorf("%d steps only", steps.Load())
 	}
 	mustPublish(t, new(Publisher), dir, text(map[string]string{"a": "second"}))
 	wantVisible(t, dir, map[string]string{"a": "second"})

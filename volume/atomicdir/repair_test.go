@@ -81,10 +81,13 @@ func TestTornStateIsRepaired(t *testing.T) {
 		"no file":              func(dir string) error { return os.Remove(filepath.Join(dir, "..data/a")) },
 		"no nested file":       func(dir string) error { return os.Remove(filepath.Join(dir, "n/b")) },
 		"no directory":         func(dir string) error { return os.RemoveAll(filepath.Join(dir, "..data/n")) },
-		"an empty version":     func(dir string) error { v := mustReadlink(dir); return errors.Join(os.RemoveAll(v), os.Mkdir(v, 0o755)) },
-		"no version":           func(dir string) error { return os.RemoveAll(mustReadlink(dir)) },
-		"no ..data":            func(dir string) error { return os.Remove(filepath.Join(dir, "..data")) },
-		"no visible name":      func(dir string) error { return os.Remove(filepath.Join(dir, "n")) },
+		"an empty version": func(dir string) error {
+			v := mustReadlink(dir)
+			return errors.Join(os.RemoveAll(v), os.Mkdir(v, 0o755))
+		},
+		"no version":      func(dir string) error { return os.RemoveAll(mustReadlink(dir)) },
+		"no ..data":       func(dir string) error { return os.Remove(filepath.Join(dir, "..data")) },
+		"no visible name": func(dir string) error { return os.Remove(filepath.Join(dir, "n")) },
 		"nothing": func(dir string) error {
 			return errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o755))
 		},
