@@ -133,3 +133,24 @@ func TestFileSystemWithoutLocks(t *testing.T) {
 		}
 	}
 }
+
+// A reader that holds a lock keeps a Publisher out, but not one that owns the directory.
+func TestASolePublisherTakesNoLock(t *testing.T) {
+	dir := t.TempDir()
+	reader, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	if err := unix.Flock(int(reader.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
+		t.Fatal(err)
+	}
+	changed, err := new(Publisher).Publish(t.Context(), dir, text(map[string]string{"a": "1"}))
+	wantBusy(t, dir, changed, err)
+	sole := Publisher{Sole: true}
+	for _, content := range []string{"1", "2"} {
+		set := map[string]string{"a": content}
+		mustPublish(t, &sole, dir, text(set))
+		wantVisible(t, dir, set)
+	}
+}

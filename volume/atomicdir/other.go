@@ -11,7 +11,10 @@ import (
 )
 
 // Publisher publishes sets of files; here it cannot.
-type Publisher struct{}
+type Publisher struct {
+	// Sole is as on other systems.
+	Sole bool
+}
 
 var errNotHere = fmt.Errorf("a set of files is published on Linux, macOS, FreeBSD, NetBSD and OpenBSD alone: %w", errors.ErrUnsupported)
 

@@ -19,6 +19,11 @@ import (
 // its publications into one directory take turns. Those of several Publishers,
 // or processes, fail with [ErrBusy] while another one is under way.
 type Publisher struct {
+	// Sole: no other Publisher, of this process or another, publishes into the same
+	// directories, as where a process owns their root directory. Then no lock is taken,
+	// and no reader can keep Publish out by one. It must be set before the first use.
+	Sole bool
+
 	mu    sync.Mutex
 	known map[string]published // by cleaned path
 
@@ -59,7 +64,7 @@ type contents struct {
 // that was removed is made again. What a crash left is removed, which is no
 // change of the files.
 //
-// While it runs, Publish holds a lock of flock(2) on dir. It does not wait for
+// While it runs, Publish holds a lock of flock(2) on dir, unless it is Sole. It does not wait for
 // another Publisher's: the error matches [ErrBusy]. Limits of that lock:
 //   - On a file system without such locks Publish goes on without it; then one
 //     Publisher alone may publish into dir at any time.
@@ -85,7 +90,7 @@ func (p *Publisher) Publish(ctx context.Context, dir string, files map[string]fi
 		return false, &Error{Op: "wait for another publication", Dir: dir, Err: err}
 	}
 	defer unlock()
-	release, err := t.lock(unix.Flock)
+	release, err := p.lock(t)
 	if err != nil {
 		return false, err
 	}
@@ -121,6 +126,15 @@ func (p *Publisher) Publish(ctx context.Context, dir string, files map[string]fi
 		p.remember(dir, published{contents{t.id, current, want}, last})
 	}
 	return changed, nil
+}
+
+// lock keeps other Publishers out, and sees what the last one has left.
+func (p *Publisher) lock(t *target) (unlock func(), err error) {
+	if !p.Sole {
+		return t.lock(unix.Flock)
+	}
+	t.changed, err = t.lastChange()
+	return func() {}, err
 }
 
 // Forget drops what is remembered of dir, for example when it was removed. The

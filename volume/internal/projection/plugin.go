@@ -55,7 +55,11 @@ var (
 )
 
 // NewPlugin returns the plugin of a kind.
-func NewPlugin(kind Kind) *Plugin { return &Plugin{kind: kind} }
+func NewPlugin(kind Kind) *Plugin {
+	// The volume manager owns its root directory. A container sees the directory itself, and
+	// could hold a lock on it.
+	return &Plugin{kind: kind, publisher: atomicdir.Publisher{Sole: true}}
+}
 
 // Init implements [volume.VolumePlugin].
 func (p *Plugin) Init(host volume.VolumeHost) error {
