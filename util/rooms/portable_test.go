@@ -24,7 +24,7 @@ func portable() []string {
 // portableByTags are packages that build for every system, too, but have files of their
 // own for Linux. Elsewhere a call that needs Linux, or a Unix, is [errors.ErrUnsupported].
 func portableByTags() []string {
-	return []string{"volume/atomicdir", "volume/objects/cluster", "volume/objects/localtoken"}
+	return []string{"volume/atomicdir", "volume/containermounts", "volume/objects/cluster", "volume/objects/localtoken"}
 }
 
 func TestPortablePackages(t *testing.T) {

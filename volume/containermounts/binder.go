@@ -1,8 +1,11 @@
+//go:build linux
+
 package containermounts
 
 import (
 	"context"
 	"errors"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -12,25 +15,6 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/mountrecord"
 )
-
-// Volumes is the role that knows which volumes of which pods are mounted: the volume
-// manager's. All calls may be concurrent.
-type Volumes interface {
-	// DeclaredPod returns a pod as it was declared last. It is not changed afterwards,
-	// by either side.
-	DeclaredPod(podUID types.UID) (*v1.Pod, error)
-	// MountedVolume returns the record of a declared pod's volume, by its name in the
-	// pod. A volume that containers cannot use now is an error, which says what it
-	// waits for. The record is not changed afterwards.
-	MountedVolume(podUID types.UID, name string) (*mountrecord.Record, error)
-	// KeepRoot keeps the root directory locked until done is called, also for a call
-	// that hangs. It fails after the manager has stopped.
-	KeepRoot() (done func(), err error)
-	// Admit fails where the recorded volume is being torn down, or was. Else it keeps
-	// the pod's directories until done is called, and returns a context that does not
-	// end with the given one, but when the manager stops.
-	Admit(ctx context.Context, r *mountrecord.Record) (kept context.Context, done func(), err error)
-}
 
 // Binder finds out what containers must be shown of their pods' volumes, and binds
 // the sub-paths among it. All methods are safe for concurrent use.
@@ -84,4 +68,55 @@ func (b *Binder) Mounts(ctx context.Context, podUID types.UID, containerName str
 		return nil, nil, err
 	}
 	return mounts, devices, nil
+}
+
+// containerOf finds a container of a pod that is declared.
+func (b *Binder) containerOf(podUID types.UID, name string, options Options) (*container, error) {
+	pod, err := b.volumes.DeclaredPod(podUID)
+	if err != nil {
+		return nil, err
+	}
+	spec, field := findContainer(pod, name)
+	if spec == nil {
+		return nil, unknownContainer(podName(pod), name, containerNames(pod))
+	}
+	c := &container{places: b, pod: pod, spec: spec, field: field, options: options}
+	return c, c.checkMappings()
+}
+
+// mountedVolume finds a volume of the pod, which must be mounted.
+func (b *Binder) mountedVolume(pod *v1.Pod, name string) (mountedVolume, error) {
+	v := mountedVolume{name: name, record: &mountrecord.Record{PodUID: pod.UID, Pod: podName(pod)}}
+	i := slices.IndexFunc(pod.Spec.Volumes, func(v v1.Volume) bool { return v.Name == name })
+	if i >= 0 { // else validation has let it pass, and no volume is mounted for it
+		v.claim = pod.Spec.Volumes[i].PersistentVolumeClaim
+	}
+	record, err := b.volumes.MountedVolume(pod.UID, name)
+	if err != nil {
+		return v, v.failed(err)
+	}
+	v.record = record
+	// A restart forgets the mounter, and the record has no attributes: what says
+	// how a volume is mounted is its spec, and the plugin needs no I/O for it.
+	plugin, err := b.plugins.FindPluginByName(v.record.Plugin)
+	if err != nil {
+		return v, v.failed(err)
+	}
+	if v.isBlock() {
+		v.attributes.ReadOnly = offersOnlyReading(v.record.PersistentVolume)
+		return v, nil
+	}
+	mounter, err := plugin.NewMounter(v.record.Spec(), pod)
+	if err != nil {
+		return v, v.failed(err)
+	}
+	v.attributes = mounter.GetAttributes()
+	return v, nil
+}
+
+// offersOnlyReading reports whether a PersistentVolume has no access mode but
+// ReadOnlyMany.
+func offersOnlyReading(pv *v1.PersistentVolume) bool {
+	other := func(m v1.PersistentVolumeAccessMode) bool { return m != v1.ReadOnlyMany }
+	return pv != nil && len(pv.Spec.AccessModes) > 0 && !slices.ContainsFunc(pv.Spec.AccessModes, other)
 }

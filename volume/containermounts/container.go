@@ -10,7 +10,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -37,7 +36,7 @@ type Options struct {
 	Env map[string]string
 	// UIDMappings and GIDMappings are the pod's user namespace's; empty: it has
 	// none.
-	UIDMappings, GIDMappings []host.IDMapping
+	UIDMappings, GIDMappings []mount.IDMapping
 	// Runtime is what the container's runtime can do.
 	Runtime RuntimeFeatures
 }
@@ -73,7 +72,7 @@ type Mount struct {
 	// With UIDMappings and GIDMappings the runtime makes an idmapped mount; empty: a
 	// plain one. They are the pod's user namespace's, for volumes of every kind, as
 	// in Kubernetes (KEP-127).
-	UIDMappings, GIDMappings []host.IDMapping
+	UIDMappings, GIDMappings []mount.IDMapping
 }
 
 // Device is one device that a container's runtime must make.

@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/mount/host"
 )
 
 // CRIMount is an element of "mounts" in a CRI ContainerConfig (runtime.v1 of
@@ -72,7 +71,7 @@ func criPropagation(p mount.Propagation) CRIPropagation {
 	return CRIPropagationPrivate
 }
 
-func criMappings(mappings []host.IDMapping) (all []CRIIDMapping) {
+func criMappings(mappings []mount.IDMapping) (all []CRIIDMapping) {
 	for _, m := range mappings {
 		all = append(all, CRIIDMapping{HostID: m.HostID, ContainerID: m.ContainerID, Length: m.Size})
 	}

@@ -45,6 +45,12 @@ const ErrNoDirectory volume.Cause = "the volume has no directory"
 //     meanwhile that may change the volume; or use a [Binder].
 //   - A file that is replaced (a ConfigMap's key, by an update) is seen by the next start only.
 //
+// On a Unix other than Linux that name is looked up after the file, and compared with it.
+// Volumes that have sub-paths or mount points in them must be readable, and a sub-path leads
+// to a directory or a regular file: for any other file the error matches
+// [errors.ErrUnsupported]. On a system that is no Unix it does so for each volume, after
+// the rules were checked.
+//
 // Mount.Locked is empty: the mounts that the directories lie in are not looked
 // at, nor are devices. A volume without a directory is [ErrNoDirectory]. A file
 // system that hangs is waited for until ctx ends. The call may be concurrent; the
@@ -122,16 +128,16 @@ func asksReadOnly(s *v1.VolumeSource) bool {
 func (d *directories) source(ctx context.Context, _ *container, p *planned) error {
 	p.Source = p.volume.record.Path
 	return d.reach(ctx, p.Source+"\x00"+p.SubPath, func() error {
+		if p.SubPath == "" {
+			is, err := identifyAt(p.Source)
+			p.File = err == nil && !is.dir
+			return err
+		}
 		root, err := openPlace(p.volume.record.Path)
 		if err != nil {
 			return err
 		}
 		defer root.Close()
-		if p.SubPath == "" {
-			is, err := identify(root)
-			p.File = !is.dir
-			return err
-		}
 		return d.subPath(ctx, p, root)
 	})
 }
@@ -155,7 +161,7 @@ func (d *directories) subPath(ctx context.Context, p *planned, root *os.File) er
 		return err
 	}
 	p.File = !is.dir
-	if p.Source, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", file.Fd())); err != nil {
+	if p.Source, err = nameOf(file); err != nil {
 		return err
 	}
 	return checkName(p.Source, is)
@@ -163,12 +169,7 @@ func (d *directories) subPath(ctx context.Context, p *planned, root *os.File) er
 
 // checkName fails unless a name leads to the file found: it may have gone since.
 func checkName(name string, found fileIdentity) error {
-	place, err := openPlace(name)
-	if err != nil {
-		return err
-	}
-	defer place.Close()
-	now, err := identify(place)
+	now, err := identifyAt(name)
 	if err == nil && now != found {
 		err = fmt.Errorf("%s was replaced while it was looked up; resolve again", name)
 	}

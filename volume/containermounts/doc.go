@@ -33,6 +33,10 @@
 // An agent that mounts nothing calls [Resolve] with directories of its own: the rules are the
 // same, and nothing is bound.
 //
+// The types, the rules and the words of runtimes are the same on every system, and Resolve
+// works on every Unix. [Binder] and [OCIDevices] need Linux: elsewhere their errors match
+// [errors.ErrUnsupported], and a Binder has no methods but Mounts.
+//
 // # In the words of runtimes
 //
 // [OCIMounts], [CRIMounts], [DockerMountArgs] and their fellows for devices turn the

@@ -2,7 +2,6 @@ package containermounts
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -19,20 +18,6 @@ func unknownContainer(pod types.NamespacedName, name string, there []string) err
 		What: fmt.Sprintf("pod %s has no container %q", pod, name),
 		Next: "it has " + strings.Join(there, ", "),
 	}
-}
-
-// containerOf finds a container of a pod that is declared.
-func (b *Binder) containerOf(podUID types.UID, name string, options Options) (*container, error) {
-	pod, err := b.volumes.DeclaredPod(podUID)
-	if err != nil {
-		return nil, err
-	}
-	spec, field := findContainer(pod, name)
-	if spec == nil {
-		return nil, unknownContainer(podName(pod), name, containerNames(pod))
-	}
-	c := &container{places: b, pod: pod, spec: spec, field: field, options: options}
-	return c, c.checkMappings()
 }
 
 func findContainer(pod *v1.Pod, name string) (found *v1.Container, at string) {
@@ -89,43 +74,6 @@ func (v mountedVolume) failed(err error) error {
 		e.Op, e.Err = own.Op, own.Err
 	}
 	return e
-}
-
-// mountedVolume finds a volume of the pod, which must be mounted.
-func (b *Binder) mountedVolume(pod *v1.Pod, name string) (mountedVolume, error) {
-	v := mountedVolume{name: name, record: &mountrecord.Record{PodUID: pod.UID, Pod: podName(pod)}}
-	i := slices.IndexFunc(pod.Spec.Volumes, func(v v1.Volume) bool { return v.Name == name })
-	if i >= 0 { // else validation has let it pass, and no volume is mounted for it
-		v.claim = pod.Spec.Volumes[i].PersistentVolumeClaim
-	}
-	record, err := b.volumes.MountedVolume(pod.UID, name)
-	if err != nil {
-		return v, v.failed(err)
-	}
-	v.record = record
-	// A restart forgets the mounter, and the record has no attributes: what says
-	// how a volume is mounted is its spec, and the plugin needs no I/O for it.
-	plugin, err := b.plugins.FindPluginByName(v.record.Plugin)
-	if err != nil {
-		return v, v.failed(err)
-	}
-	if v.isBlock() {
-		v.attributes.ReadOnly = offersOnlyReading(v.record.PersistentVolume)
-		return v, nil
-	}
-	mounter, err := plugin.NewMounter(v.record.Spec(), pod)
-	if err != nil {
-		return v, v.failed(err)
-	}
-	v.attributes = mounter.GetAttributes()
-	return v, nil
-}
-
-// offersOnlyReading reports whether a PersistentVolume has no access mode but
-// ReadOnlyMany.
-func offersOnlyReading(pv *v1.PersistentVolume) bool {
-	other := func(m v1.PersistentVolumeAccessMode) bool { return m != v1.ReadOnlyMany }
-	return pv != nil && len(pv.Spec.AccessModes) > 0 && !slices.ContainsFunc(pv.Spec.AccessModes, other)
 }
 
 func podName(pod *v1.Pod) types.NamespacedName {

@@ -75,26 +75,6 @@ func (c *container) makeNestedPoint(ctx context.Context, outer, inner *planned, 
 	return nil
 }
 
-// reach implements places. The root directory stays locked for a call that hangs.
-func (b *Binder) reach(ctx context.Context, path string, f func() error) error {
-	return b.reaches.Do(ctx, path, func() error {
-		done, err := b.volumes.KeepRoot()
-		if err != nil {
-			return err
-		}
-		defer done()
-		return f()
-	})
-}
-
-// openSource implements places.
-func (b *Binder) openSource(shown *planned) (*os.File, error) {
-	if shown.SubPath != "" {
-		return b.openMounted(shown.Source)
-	}
-	return b.openVolume(shown.volume.record)
-}
-
 func isReadOnly(err error) bool {
 	_, ok := errors.AsType[*subpath.ReadOnlyError](err)
 	return ok

@@ -10,7 +10,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 )
@@ -141,11 +140,11 @@ func (c *container) checkMappings() error {
 		return nil
 	}
 	var errs []error
-	for _, list := range [][]host.IDMapping{c.options.UIDMappings, c.options.GIDMappings} {
+	for _, list := range [][]mount.IDMapping{c.options.UIDMappings, c.options.GIDMappings} {
 		if len(list) == 0 {
 			errs = append(errs, volume.Invalid("options", "a user namespace needs mappings of both user and group ids"))
 		}
-		if slices.ContainsFunc(list, func(m host.IDMapping) bool { return m.Size == 0 }) {
+		if slices.ContainsFunc(list, func(m mount.IDMapping) bool { return m.Size == 0 }) {
 			errs = append(errs, volume.Invalid("options", "an id mapping must not have the size 0"))
 		}
 	}

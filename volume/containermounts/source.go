@@ -1,3 +1,5 @@
+//go:build linux
+
 package containermounts
 
 import (
@@ -8,11 +10,8 @@ import (
 	"os"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/table"
-	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume/mountrecord"
 )
@@ -117,12 +116,22 @@ func (b *Binder) openMounted(path string) (*os.File, error) {
 	return root, nil
 }
 
-// openPlace opens a path of the manager's own, or one that a manifest may name
-// freely, without opening the file.
-func openPlace(path string) (*os.File, error) {
-	fd, err := eintr.Get(func() (int, error) { return unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0) })
-	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+// reach implements places. The root directory stays locked for a call that hangs.
+func (b *Binder) reach(ctx context.Context, path string, f func() error) error {
+	return b.reaches.Do(ctx, path, func() error {
+		done, err := b.volumes.KeepRoot()
+		if err != nil {
+			return err
+		}
+		defer done()
+		return f()
+	})
+}
+
+// openSource implements places.
+func (b *Binder) openSource(shown *planned) (*os.File, error) {
+	if shown.SubPath != "" {
+		return b.openMounted(shown.Source)
 	}
-	return os.NewFile(uintptr(fd), path), nil
+	return b.openVolume(shown.volume.record)
 }
