@@ -34,7 +34,8 @@
 // same, and nothing is bound.
 //
 // The types, the rules and the words of runtimes are the same on every system, and Resolve
-// works on every Unix. [Binder] and [OCIDevices] need Linux: elsewhere their errors match
+// works on Linux, macOS,
+// FreeBSD, NetBSD and OpenBSD. [Binder] and [OCIDevices] need Linux: elsewhere their errors match
 // [errors.ErrUnsupported], and a Binder has no methods but Mounts.
 //
 // # In the words of runtimes
