@@ -1,20 +1,35 @@
 package runroot_test
 
 import (
+	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/podrun/runroot"
 )
 
-// Whatever the label is, a directory is made directly below that of the runs, and a killed run
-// leaves one that is found, also if it had no marker yet.
-func TestEveryLabelMakesARun(t *testing.T) {
-	for name, label := range map[string]string{
-		"plain": "shop_web", "empty": "", "slash": "shop/web", "parent": "../../web", "asterisk": "web*1", "zero byte": "web\x00",
-		"long": strings.Repeat("*/", 200), "dots": "..",
-	} {
+// A label that would put the directory elsewhere, or give it a name by which no later process
+// knows it, is refused, and leaves nothing.
+func TestLabelsThatAreRefused(t *testing.T) {
+	for _, label := range []string{"shop/web", "../../web", "web*1", "*", "web\x00"} {
+		base := t.TempDir()
+		root, err := runroot.Runs{Base: base}.New(label)
+		if !errors.As(err, new(*volume.InvalidSpecError)) || root != nil {
+			t.Errorf("%q: %v", label, err)
+		}
+		if left, err := os.ReadDir(base); len(left) != 0 || err != nil {
+			t.Errorf("%q: %v is left, %v", label, left, err)
+		}
+	}
+}
+
+// With every other label a killed run leaves a directory that is found, also if it had no
+// marker yet.
+func TestEveryLabelIsFoundAgain(t *testing.T) {
+	for name, label := range map[string]string{"plain": "shop_web", "empty": "", "long": strings.Repeat("a.", 200), "dots": ".."} {
 		t.Run(name, func(t *testing.T) {
 			runs := runroot.Runs{Base: t.TempDir()}
 			root, err := runs.New(label)

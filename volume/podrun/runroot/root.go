@@ -15,6 +15,7 @@ import (
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/util/retry"
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -38,13 +39,12 @@ func (r *Root) Path() string { return filepath.Join(r.place.runs.Dir(), r.name) 
 const maxLabel = 100
 
 // New makes and locks a new root directory. label is for people who look there;
-// its first 100 bytes are used, with "_" for a slash, an asterisk and a zero byte. The error is a *[volumemanager.RootError]. Close
+// its first 100 bytes are used. It must have no slash, asterisk or zero byte. The error is a *[volumemanager.RootError]. Close
 // must be called in the end.
 func (r Runs) New(label string) (*Root, error) {
 	if len(label) > maxLabel {
 		label = label[:maxLabel]
 	}
-	label = strings.NewReplacer("/", "_", "*", "_", "\x00", "_").Replace(label) // an asterisk is where os.MkdirTemp puts its number
 	var root *Root
 	// Another run may just have removed the empty directories around it.
 	err := retry.Patiently(fs.ErrNotExist, func() (err error) {
@@ -76,6 +76,9 @@ func (runs Runs) try(label string) (_ *Root, err error) {
 		return nil, err
 	}
 	defer unlockDir(place.dirs)
+	if strings.ContainsAny(label, "/*\x00") { // os.MkdirTemp puts its number at an asterisk
+		return nil, volume.Invalid("label", "%q must have no slash, asterisk or zero byte", label)
+	}
 	path, err := os.MkdirTemp(runs.Dir(), label+".") // no other user can change that path
 	if err != nil {
 		return nil, err
