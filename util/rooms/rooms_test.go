@@ -62,9 +62,11 @@ func mayImport() map[string][]string {
 		"volume/plugins":               plugins,
 		"volume/intree":                {"util", "mount", "volume", "volume/internal"},
 		"volume/fakehost":              {"util", "mount", "mount/fakemount", "mount/table", "volume"},
-		"volume/volumetest":            {"util", "util/testenv", "mount", "mount/fakemount", "mount/host", "mount/table", "volume", "volume/fakehost", "volume/volumetest/internal"},
+		"volume/volumetest":            {"util", "util/testenv", "mount", "mount/fakemount", "mount/host", "mount/table", "volume", "volume/fakehost", "volume/volumetest/internal", "volume/volumetest/internal/sim", "volume/volumetest/internal/specs"},
 		// parts of the kit that know none of its checks
-		"volume/volumetest/internal": {"util", "mount", "mount/fakemount", "mount/host"},
+		"volume/volumetest/internal/sim":   {"util", "mount", "mount/fakemount", "volume", "volume/fakehost", "volume/volumetest/internal", "volume/volumetest/internal/specs"},
+		"volume/volumetest/internal/specs": {"volume"},
+		"volume/volumetest/internal":       {"util", "mount", "mount/fakemount", "mount/host"},
 		"examples": {"util", "mount", "mount/fakemount", "mount/host", "mount/sandbox", "mount/table", "volume", "volume/clusterhost", "volume/plugins", "volume/objects", "volume/objects/persisted", "volume/objects/cluster", "volume/persistentvolume", "volume/persistentvolume/embedded", "volume/persistentvolume/index", "volume/persistentvolume/release", "volume/localdiscovery",
 			"volume/containerenv", "volume/containermounts", "volume/volumemanager", "volume/standalone", "volume/nodeagent", "volume/nodeagent/manifestdir",
 			"volume/atomicdir", "volume/podfiles", "volume/podrun", "volume/podrun/runroot"},

@@ -12,6 +12,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumetest/internal/output"
+	"github.com/podvol/podvol/volume/volumetest/internal/sim"
 )
 
 // canary looks for the suite's secret where it must not be.
@@ -36,7 +37,7 @@ func checkCanary(k *kit, c Case) {
 				n := k.node(c)
 				v := n.volume("a")
 				op.prepare(v)
-				n.disturb(p, disturbance{err: errInjected})
+				n.sim.Disturb(p, sim.Disturbance{Err: sim.ErrInjected})
 				k.canary(o).lookAround(v, op.run(k.Context(), v))
 			})
 		}
@@ -44,7 +45,7 @@ func checkCanary(k *kit, c Case) {
 	for _, refused := range k.runner.suite.Refused {
 		n := k.node(Case{Spec: refused.Spec, Prepare: refused.Prepare, Pod: refused.Pod})
 		spec := refused.Spec(n)
-		m, err := n.plugin.NewMounter(spec, n.pod("a", spec))
+		m, err := n.sim.Plugin.NewMounter(spec, n.pod("a", spec))
 		if err == nil {
 			err = m.SetUp(k.Context(), volume.MounterArgs{})
 		}
@@ -52,7 +53,7 @@ func checkCanary(k *kit, c Case) {
 	}
 	n := k.node(c)
 	v := n.volume("a")
-	v.mustSetUp()
+	v.MustSetUp()
 	k.canary(o).lookAround(v, nil)
 	if !v.holds(k.runner.suite.Canary) {
 		k.Errorf("the volume does not hold the canary, so the check shows nothing; put it into an object that the case uses, or a sensitive option")
@@ -60,7 +61,7 @@ func checkCanary(k *kit, c Case) {
 }
 
 func metricsOperation() operation {
-	return operation{name: "GetMetrics", prepare: (*podVolume).mustSetUp, run: func(ctx context.Context, v *podVolume) error {
+	return operation{name: "GetMetrics", prepare: (*podVolume).MustSetUp, run: func(ctx context.Context, v *podVolume) error {
 		_, err := v.GetMetrics(ctx)
 		if errors.Is(err, volume.ErrMetricsUnsupported) {
 			return nil
@@ -70,8 +71,8 @@ func metricsOperation() operation {
 }
 
 func reconstructOperation() operation {
-	return operation{name: "ConstructVolumeSpec", prepare: (*podVolume).mustSetUp, run: func(ctx context.Context, v *podVolume) error {
-		_, err := v.node.plugin.ConstructVolumeSpec(ctx, v.spec.Name(), v.GetPath())
+	return operation{name: "ConstructVolumeSpec", prepare: (*podVolume).MustSetUp, run: func(ctx context.Context, v *podVolume) error {
+		_, err := v.node.sim.Plugin.ConstructVolumeSpec(ctx, v.Spec.Name(), v.GetPath())
 		return err
 	}}
 }
@@ -108,20 +109,20 @@ func (c canary) lookAtError(what string, err error) {
 // lookAround looks everywhere after an operation that returned err.
 func (c canary) lookAround(v *podVolume, err error) {
 	c.Helper()
-	p := v.node.plugin
+	p := v.node.sim.Plugin
 	c.lookAtError("of the operation", err)
-	for _, call := range mounterCalls(v.node.Host) {
+	for _, call := range sim.MounterCalls(v.node.Host) {
 		c.look("a call of the mounter", call)
 	}
 	c.look("an event", v.node.RecordedEvents())
-	c.look("the source's description", volume.DescribeSource(p, v.spec))
-	name, err := p.GetVolumeName(v.spec)
+	c.look("the source's description", volume.DescribeSource(p, v.Spec))
+	name, err := p.GetVolumeName(v.Spec)
 	c.look("the volume's name", fmt.Sprint(name, err))
-	record, err := mountrecord.Encode(v.record())
+	record, err := mountrecord.Encode(v.Record())
 	c.look("the record", fmt.Sprint(string(record), err))
-	_, err = p.NewMounter(v.spec, nil)
+	_, err = p.NewMounter(v.Spec, nil)
 	c.lookAtError("of NewMounter without a pod", err)
-	rebuilt, err := p.ConstructVolumeSpec(c.Context(), v.spec.Name(), v.GetPath())
+	rebuilt, err := p.ConstructVolumeSpec(c.Context(), v.Spec.Name(), v.GetPath())
 	c.lookAtError("of ConstructVolumeSpec", err)
 	if rebuilt.Spec != nil {
 		c.look("the rebuilt spec", *rebuilt.Spec)
@@ -156,7 +157,7 @@ func (c canary) lookAtFiles(v *podVolume) {
 // holds reports whether the secret is where it belongs: in the volume's files
 // or among the sensitive options of a mount.
 func (v *podVolume) holds(secret string) bool {
-	for _, call := range v.node.mounter.Calls() {
+	for _, call := range sim.MounterCalls(v.node.Host) {
 		if strings.Contains(strings.Join(call.Sensitive(), ","), secret) {
 			return true
 		}

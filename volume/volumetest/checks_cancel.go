@@ -3,19 +3,9 @@ package volumetest
 import (
 	"context"
 	"errors"
-	"sync"
-	"testing/synctest"
-	"time"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/volumetest/internal/harness"
-)
-
-const (
-	// patience is the deadline of an operation that hangs.
-	patience = 10 * time.Second
-	// grace is what cleaning up may take after it, where everything hangs.
-	grace = 30 * time.Second
+	"github.com/podvol/podvol/volume/volumetest/internal/sim"
 )
 
 // cancelChecks are about contexts that end. Time is virtual.
@@ -72,9 +62,9 @@ func checkCancelledBefore(k *kit, c Case, op operation) {
 // recover sets the volume up and tears it down.
 func (v *podVolume) recover(k *kit) {
 	k.Helper()
-	v.mustSetUp()
+	v.MustSetUp()
 	v.assertShown()
-	v.mustTearDown()
+	v.MustTearDown()
 	v.assertGone()
 	v.node.AssertTornDown(k)
 }
@@ -87,7 +77,7 @@ func checkCancelledDuring(k *kit, c Case, op operation) {
 			op.prepare(v)
 			ctx, cancel := context.WithCancel(k.Context())
 			defer cancel()
-			_, remove := v.node.disturb(p, disturbance{hook: cancel})
+			_, remove := v.node.sim.Disturb(p, sim.Disturbance{Hook: cancel})
 			err := op.run(ctx, v)
 			remove()
 			if err != nil && !errors.Is(err, context.Canceled) {
@@ -104,11 +94,11 @@ func checkHang(k *kit, c Case, op operation, onward bool) {
 			defer k.Explain("%s, where %s hung", op.name, p)
 			v := k.node(c).volume("a")
 			op.prepare(v)
-			v.node.hang(k, p, onward, hanging{
-				name: op.name,
-				run:  func(ctx context.Context) error { return op.run(ctx, v) },
-				failed: func(err error) {
-					if !volume.IsUncertain(err) && len(v.node.podMounts(k)) > 0 && op.name == "SetUp" {
+			v.node.sim.Hang(p, onward, sim.Hanging{
+				Name: op.name,
+				Run:  func(ctx context.Context) error { return op.run(ctx, v) },
+				Failed: func(err error) {
+					if !volume.IsUncertain(err) && len(v.node.sim.PodMounts(k)) > 0 && op.name == "SetUp" {
 						k.Errorf("the error is marked by NothingDone, but something is mounted: %v", err)
 					}
 				},
@@ -116,70 +106,4 @@ func checkHang(k *kit, c Case, op operation, onward bool) {
 			v.recover(k)
 		})
 	}
-}
-
-// hanging is what runs while a call hangs.
-type hanging struct {
-	name string
-	run  func(context.Context) error
-	// allowed is how long after its context's end it may return; 0: a second.
-	allowed time.Duration
-	// failed, if not nil, looks at its error while the call still hangs.
-	failed func(error)
-}
-
-// hang fails unless what runs returns in time although the point's call hangs,
-// and leaves no goroutine once the call has returned.
-func (n *Node) hang(k *kit, p point, onward bool, h hanging) {
-	k.Helper()
-	before := harness.Goroutines()
-	late := n.lateness(k, p, onward, h)
-	switch {
-	case !onward && late > max(h.allowed, time.Second):
-		k.Errorf("%s returned %v after its context had ended", h.name, late)
-	case late > grace:
-		k.Errorf("%s returned %v after its context had ended, although all hung", h.name, late)
-	}
-	// What was left running may take its time to notice.
-	time.Sleep(time.Hour)
-	synctest.Wait()
-	for id, stack := range harness.Goroutines() {
-		if before[id] == "" {
-			k.Errorf("a goroutine is left:\n%s", stack)
-		}
-	}
-}
-
-// lateness runs something until it returns although the point's call hangs,
-// then releases the call. It returns how long after its context's end that was.
-func (n *Node) lateness(k *kit, p point, onward bool, h hanging) time.Duration {
-	k.Helper()
-	release := make(chan struct{})
-	_, remove := n.disturb(p, disturbance{release: release, onward: onward})
-	free := sync.OnceFunc(func() {
-		remove()
-		close(release)
-	})
-	defer free()
-	ctx, cancel := context.WithTimeout(k.Context(), patience)
-	defer cancel()
-	deadline := time.Now().Add(patience)
-	done := k.Async(func() error { return h.run(ctx) })
-	select {
-	case err := <-done:
-		if errors.Is(err, harness.ErrPanicked) {
-			return 0
-		}
-		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-			k.Errorf("the error does not wrap context.DeadlineExceeded: %v", err)
-		}
-		if err != nil && h.failed != nil {
-			h.failed(err)
-		}
-	case <-time.After(patience + time.Hour):
-		free()
-		<-done
-		return time.Hour
-	}
-	return time.Since(deadline)
 }

@@ -48,12 +48,12 @@ func checkAtOnce(k *kit, c Case, volumeFor func(*Node, int) *podVolume) {
 		group.Go(func() {
 			defer k.Catch()
 			for range 2 {
-				if err := v.setUp(k.Context()); err != nil {
+				if err := v.SetUpWithDevice(k.Context()); err != nil {
 					k.Errorf("SetUp at once with others: %v", err)
 					return
 				}
 				v.assertShown()
-				if err := v.tearDown(k.Context()); err != nil {
+				if err := v.TearDownWithDevice(k.Context()); err != nil {
 					k.Errorf("TearDown at once with others: %v", err)
 				}
 			}
@@ -83,9 +83,9 @@ func checkQuestions(k *kit, c Case) {
 	}
 	var err error
 	for range 3 {
-		err = errors.Join(err, v.setUp(k.Context()))
+		err = errors.Join(err, v.SetUpWithDevice(k.Context()))
 		// Measuring keeps a file system busy for a moment.
-		if tearDownErr := v.tearDown(k.Context()); !errors.Is(tearDownErr, mount.ErrBusy) {
+		if tearDownErr := v.TearDownWithDevice(k.Context()); !errors.Is(tearDownErr, mount.ErrBusy) {
 			err = errors.Join(err, tearDownErr)
 		}
 	}
@@ -94,26 +94,26 @@ func checkQuestions(k *kit, c Case) {
 	if err != nil {
 		k.Fatalf("SetUp and TearDown while questions are asked: %v", err)
 	}
-	v.mustTearDown()
+	v.MustTearDown()
 	n.AssertTornDown(k)
 }
 
 // ask asks everything of the plugin that may be asked at any time. The answers
 // depend on the moment.
 func (n *Node) ask(t testing.TB, v *podVolume) {
-	n.plugin.CanSupport(v.spec)
-	if _, err := n.plugin.GetVolumeName(v.spec); err != nil {
+	n.sim.Plugin.CanSupport(v.Spec)
+	if _, err := n.sim.Plugin.GetVolumeName(v.Spec); err != nil {
 		t.Errorf("GetVolumeName: %v", err)
 	}
-	if _, err := n.plugin.NewMounter(v.spec, v.pod); err != nil {
+	if _, err := n.sim.Plugin.NewMounter(v.Spec, v.Pod); err != nil {
 		t.Errorf("NewMounter: %v", err)
 	}
-	if _, err := n.plugin.ConstructVolumeSpec(t.Context(), v.spec.Name(), v.GetPath()); err != nil {
+	if _, err := n.sim.Plugin.ConstructVolumeSpec(t.Context(), v.Spec.Name(), v.GetPath()); err != nil {
 		t.Errorf("ConstructVolumeSpec: %v", err)
 	}
 	v.GetAttributes()
 	volume.RefreshAfter(v.Mounter)
-	volume.DescribeSource(n.plugin, v.spec)
-	volume.DependsOn(n.plugin, v.spec, v.pod)
+	volume.DescribeSource(n.sim.Plugin, v.Spec)
+	volume.DependsOn(n.sim.Plugin, v.Spec, v.Pod)
 	_, _ = v.GetMetrics(t.Context())
 }

@@ -2,7 +2,6 @@ package volumetest
 
 import (
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -11,6 +10,8 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
+	"github.com/podvol/podvol/volume/volumetest/internal/sim"
+	"github.com/podvol/podvol/volume/volumetest/internal/specs"
 	"github.com/podvol/podvol/volume/volumetest/internal/tree"
 )
 
@@ -114,7 +115,7 @@ func checkInit(k *kit) {
 // anything is below the root.
 func assertUntouched(k *kit, h *fakehost.Host) {
 	k.Helper()
-	if calls := mounterCalls(h); len(calls) > 0 {
+	if calls := sim.MounterCalls(h); len(calls) > 0 {
 		k.Errorf("the mounter was called: %v", calls)
 	}
 	if calls := h.RoleCalls(); len(calls) > 0 {
@@ -130,17 +131,17 @@ func checkNoIO(k *kit, c Case) {
 	spec := c.Spec(n)
 	pod := n.pod("a", spec)
 	source := tree.Snapshot(k, n.Dir)
-	if !n.plugin.CanSupport(spec) {
+	if !n.sim.Plugin.CanSupport(spec) {
 		k.Errorf("CanSupport is false for this case's spec")
 	}
-	if _, err := n.plugin.GetVolumeName(spec); err != nil {
+	if _, err := n.sim.Plugin.GetVolumeName(spec); err != nil {
 		k.Errorf("GetVolumeName: %v", err)
 	}
-	m, err := n.plugin.NewMounter(spec, pod)
+	m, err := n.sim.Plugin.NewMounter(spec, pod)
 	if err != nil {
 		k.Fatalf("NewMounter: %v", err)
 	}
-	u, err := n.plugin.NewUnmounter(spec.Name(), pod.UID)
+	u, err := n.sim.Plugin.NewUnmounter(spec.Name(), pod.UID)
 	if err != nil {
 		k.Fatalf("NewUnmounter: %v", err)
 	}
@@ -160,19 +161,19 @@ const timesAsked = 50
 
 func checkVolumeName(k *kit, c Case) {
 	n := k.node(c)
-	first, err := n.plugin.GetVolumeName(c.Spec(n))
+	first, err := n.sim.Plugin.GetVolumeName(c.Spec(n))
 	if err != nil || first == "" {
 		k.Fatalf("GetVolumeName = %q, %v", first, err)
 	}
 	for _, again := range []*Node{n, n.restart()} {
 		for range timesAsked {
-			if got, err := again.plugin.GetVolumeName(c.Spec(n)); got != first || err != nil {
+			if got, err := again.sim.Plugin.GetVolumeName(c.Spec(n)); got != first || err != nil {
 				k.Fatalf("GetVolumeName = %q, %v; before it was %q", got, err, first)
 			}
 		}
 	}
 	spec, other := c.Spec(n), n.named("another-name")
-	got, err := n.plugin.GetVolumeName(other)
+	got, err := n.sim.Plugin.GetVolumeName(other)
 	switch {
 	case err != nil:
 		k.Errorf("GetVolumeName of the same source in a volume of another name: %v", err)
@@ -184,7 +185,7 @@ func checkVolumeName(k *kit, c Case) {
 	}
 	if pv := other.PersistentVolume; pv != nil {
 		other = volume.NewSpecFromPersistentVolume(pv, !other.ReadOnly)
-		if again, err := n.plugin.GetVolumeName(other); again != got || err != nil {
+		if again, err := n.sim.Plugin.GetVolumeName(other); again != got || err != nil {
 			k.Errorf("GetVolumeName = %q, %v, where the pod uses the volume read-only: %v; else it is %q", again, err, other.ReadOnly, got)
 		}
 	}
@@ -194,14 +195,14 @@ func checkForeignSpecs(k *kit) {
 	n := k.node(Case{})
 	pod := fakehost.Pod("a")
 	for what, spec := range n.foreignSpecs() {
-		if n.plugin.CanSupport(spec) {
+		if n.sim.Plugin.CanSupport(spec) {
 			k.Errorf("CanSupport is true for %s; if the plugin serves that kind, give the suite a case of it", what)
 			continue
 		}
-		if name, err := n.plugin.GetVolumeName(spec); err == nil {
+		if name, err := n.sim.Plugin.GetVolumeName(spec); err == nil {
 			k.Errorf("GetVolumeName of %s is %q without an error", what, name)
 		}
-		if m, err := n.plugin.NewMounter(spec, pod); err == nil {
+		if m, err := n.sim.Plugin.NewMounter(spec, pod); err == nil {
 			k.Errorf("NewMounter of %s returns %T without an error", what, m)
 		}
 	}
@@ -212,90 +213,35 @@ func checkForeignSpecs(k *kit) {
 // The kinds of the suite's cases are among them only where the plugin itself
 // says that an empty one is not its own, as those with a driver do.
 func (n *Node) foreignSpecs() map[string]*volume.Spec {
-	specs := map[string]*volume.Spec{
+	foreign := map[string]*volume.Spec{
 		"a nil spec":                         nil,
 		"an empty spec":                      {},
 		"a volume without source":            volume.NewSpecFromVolume(&v1.Volume{Name: "vol"}),
-		"a PersistentVolume without source":  volume.NewSpecFromPersistentVolume(persistentVolume(v1.PersistentVolumeSource{}), false),
+		"a PersistentVolume without source":  volume.NewSpecFromPersistentVolume(specs.PersistentVolume(v1.PersistentVolumeSource{}), false),
 		"a volume without name and source":   volume.NewSpecFromVolume(&v1.Volume{}),
 		"a PersistentVolume without a thing": volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{}, false),
 	}
-	for kind, spec := range anyKind() {
-		if !n.kit.runner.suite.hasKind(kind, n) || !n.plugin.CanSupport(spec) {
-			specs[kind] = spec
+	for kind, spec := range specs.OfEachKind() {
+		if !n.kit.runner.suite.hasKind(kind, n) || !n.sim.Plugin.CanSupport(spec) {
+			foreign[kind] = spec
 		}
 	}
-	return specs
-}
-
-// anyKind returns a spec of every kind of source, by words for the kind.
-func anyKind() map[string]*volume.Spec {
-	specs := map[string]*volume.Spec{}
-	for name, source := range sources[v1.VolumeSource]() {
-		specs["an inline "+name] = volume.NewSpecFromVolume(&v1.Volume{Name: "vol", VolumeSource: source})
-	}
-	for name, source := range sources[v1.PersistentVolumeSource]() {
-		specs["a PersistentVolume of "+name] = volume.NewSpecFromPersistentVolume(persistentVolume(source), false)
-	}
-	return specs
+	return foreign
 }
 
 // hasKind reports whether a case of the suite is of this kind.
 func (s *Suite) hasKind(kind string, n *Node) bool {
 	for _, c := range s.Working {
-		if slices.Contains(kindsOf(c.Spec(n)), kind) {
+		if slices.Contains(specs.KindsOf(c.Spec(n)), kind) {
 			return true
 		}
 	}
 	for _, c := range s.Refused {
-		if slices.Contains(kindsOf(c.Spec(n)), kind) {
+		if slices.Contains(specs.KindsOf(c.Spec(n)), kind) {
 			return true
 		}
 	}
 	return false
-}
-
-// kindsOf returns the kinds of a spec, in the words of anyKind: one, in a spec
-// that is valid.
-func kindsOf(spec *volume.Spec) (kinds []string) {
-	switch {
-	case spec == nil:
-	case spec.Volume != nil:
-		for _, name := range setFields(spec.Volume.VolumeSource) {
-			kinds = append(kinds, "an inline "+name)
-		}
-	case spec.PersistentVolume != nil:
-		for _, name := range setFields(spec.PersistentVolume.Spec.PersistentVolumeSource) {
-			kinds = append(kinds, "a PersistentVolume of "+name)
-		}
-	}
-	return kinds
-}
-
-// setFields names the fields of an API's union that are set.
-func setFields(union any) (names []string) {
-	value := reflect.ValueOf(union)
-	for field := range value.Type().Fields() {
-		if field.Type.Kind() == reflect.Pointer && !value.FieldByIndex(field.Index).IsNil() {
-			names = append(names, field.Name)
-		}
-	}
-	return names
-}
-
-// sources returns, for each field of the API's union S, a value with just that
-// field, empty.
-func sources[S any]() map[string]S {
-	all := map[string]S{}
-	for field := range reflect.TypeFor[S]().Fields() {
-		if field.Type.Kind() != reflect.Pointer {
-			continue
-		}
-		var source S
-		reflect.ValueOf(&source).Elem().FieldByIndex(field.Index).Set(reflect.New(field.Type.Elem()))
-		all[field.Name] = source
-	}
-	return all
 }
 
 func checkMissingPod(k *kit, c Case) {
@@ -304,14 +250,14 @@ func checkMissingPod(k *kit, c Case) {
 	noUID := n.pod("a", spec)
 	noUID.UID = ""
 	for what, pod := range map[string]*v1.Pod{"no pod": nil, "a pod without UID": noUID} {
-		if _, err := n.plugin.NewMounter(spec, pod); err == nil {
+		if _, err := n.sim.Plugin.NewMounter(spec, pod); err == nil {
 			k.Errorf("NewMounter accepts %s", what)
 		}
 	}
-	if _, err := n.plugin.NewUnmounter(spec.Name(), ""); err == nil {
+	if _, err := n.sim.Plugin.NewUnmounter(spec.Name(), ""); err == nil {
 		k.Errorf("NewUnmounter accepts an empty pod UID")
 	}
-	if _, err := n.plugin.NewUnmounter("", "uid"); err == nil {
+	if _, err := n.sim.Plugin.NewUnmounter("", "uid"); err == nil {
 		k.Errorf("NewUnmounter accepts an empty volume name")
 	}
 }
@@ -327,8 +273,8 @@ func checkRefused(k *kit, refused RefusedCase) {
 	if !strings.Contains(err.Error(), refused.Because) {
 		k.Errorf("the error does not contain %q: %v", refused.Because, err)
 	}
-	if len(n.Mounts(k)) > 0 || len(mounterCalls(n.Host)) > 0 {
-		k.Errorf("the mounter was called for a volume that is refused: %v", mounterCalls(n.Host))
+	if len(n.Mounts(k)) > 0 || len(sim.MounterCalls(n.Host)) > 0 {
+		k.Errorf("the mounter was called for a volume that is refused: %v", sim.MounterCalls(n.Host))
 	}
 	n.AssertTornDown(k)
 	tree.AssertSame(k, "the source", source, tree.Snapshot(k, n.Dir))
@@ -337,12 +283,12 @@ func checkRefused(k *kit, refused RefusedCase) {
 // tryToSetUp returns the first error of making a mounter and setting up. One of
 // SetUp must be marked by NothingDone.
 func (n *Node) tryToSetUp(k *kit, spec *volume.Spec, pod *v1.Pod) error {
-	m, err := n.plugin.NewMounter(spec, pod)
+	m, err := n.sim.Plugin.NewMounter(spec, pod)
 	if err != nil {
 		return err
 	}
-	v := &podVolume{node: n, spec: spec, pod: pod, Mounter: m}
-	err = v.setUp(k.Context())
+	v := n.volumeBy(m, spec, pod)
+	err = v.SetUpWithDevice(k.Context())
 	if volume.IsUncertain(err) {
 		k.Errorf("the error of SetUp is not marked by volume.NothingDone, although nothing was touched: %v", err)
 	}
@@ -353,32 +299,26 @@ func checkArguments(k *kit, c Case) {
 	n := k.node(c)
 	given := c.Spec(n)
 	givenPod := n.pod("a", given)
-	spec, pod, args := copySpec(given), givenPod.DeepCopy(), copyArgs(c.Args)
+	spec, pod, args := specs.Copy(given), givenPod.DeepCopy(), copyArgs(c.Args)
 	v := n.volumeOf(given, givenPod)
-	n.plugin.CanSupport(v.spec)
-	if _, err := n.plugin.GetVolumeName(v.spec); err != nil {
+	n.sim.Plugin.CanSupport(v.Spec)
+	if _, err := n.sim.Plugin.GetVolumeName(v.Spec); err != nil {
 		k.Error(err)
 	}
-	volume.DescribeSource(n.plugin, v.spec)
-	volume.DependsOn(n.plugin, v.spec, v.pod)
-	v.mustSetUp()
-	v.mustSetUp()
+	volume.DescribeSource(n.sim.Plugin, v.Spec)
+	volume.DependsOn(n.sim.Plugin, v.Spec, v.Pod)
+	v.MustSetUp()
+	v.MustSetUp()
 	// Metrics may be unsupported.
 	_, _ = v.GetMetrics(k.Context())
-	v.mustTearDown()
+	v.MustTearDown()
 	for what, diff := range map[string]string{
-		"spec": cmp.Diff(spec, v.spec), "pod": cmp.Diff(pod, v.pod), "arguments": cmp.Diff(args, copyArgs(n.working.Args)),
+		"spec": cmp.Diff(spec, v.Spec), "pod": cmp.Diff(pod, v.Pod), "arguments": cmp.Diff(args, copyArgs(n.working.Args)),
 	} {
 		if diff != "" {
 			k.Errorf("the %s was changed (-before +after):\n%s", what, diff)
 		}
 	}
-}
-
-func copySpec(s *volume.Spec) *volume.Spec {
-	c := *s
-	c.Volume, c.PersistentVolume = s.Volume.DeepCopy(), s.PersistentVolume.DeepCopy()
-	return &c
 }
 
 func copyArgs(a volume.MounterArgs) volume.MounterArgs {
@@ -425,28 +365,28 @@ func checkDescriptions(k *kit, c Case) {
 	n := k.node(c)
 	spec := c.Spec(n)
 	pod := n.pod("a", spec)
-	source := volume.DescribeSource(n.plugin, spec)
+	source := volume.DescribeSource(n.sim.Plugin, spec)
 	if source == "" || strings.ContainsAny(source, "\n\x00") {
 		k.Errorf("DescribeSource = %q, which is no short word for people", source)
 	}
-	refs := volume.DependsOn(n.plugin, spec, pod)
+	refs := volume.DependsOn(n.sim.Plugin, spec, pod)
 	for _, ref := range refs {
 		if ref.Kind == "" || ref.Name == "" && ref.Namespace != "" {
 			k.Errorf("DependsOn names an object without kind, or all of one namespace: %v", ref)
 		}
 	}
 	again := n.restart()
-	if got := volume.DescribeSource(again.plugin, c.Spec(n)); got != source {
+	if got := volume.DescribeSource(again.sim.Plugin, c.Spec(n)); got != source {
 		k.Errorf("DescribeSource = %q, then %q", source, got)
 	}
-	if diff := cmp.Diff(refs, volume.DependsOn(again.plugin, c.Spec(n), pod)); diff != "" {
+	if diff := cmp.Diff(refs, volume.DependsOn(again.sim.Plugin, c.Spec(n), pod)); diff != "" {
 		k.Errorf("DependsOn answers differently for an equal spec:\n%s", diff)
 	}
 	for _, foreign := range n.foreignSpecs() {
-		if d, ok := n.plugin.(volume.SourceDescriber); ok {
+		if d, ok := n.sim.Plugin.(volume.SourceDescriber); ok {
 			d.DescribeSource(foreign)
 		}
-		volume.DependsOn(n.plugin, foreign, pod)
+		volume.DependsOn(n.sim.Plugin, foreign, pod)
 	}
 	assertUntouched(k, n.Host)
 }

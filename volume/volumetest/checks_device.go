@@ -9,6 +9,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
+	"github.com/podvol/podvol/volume/volumetest/internal/sim"
 )
 
 // deviceChecks are about volumes that are attached and mounted once for a
@@ -53,52 +54,45 @@ func deviceChecks() []check {
 // device is a case's volume as a device of the node.
 type device struct {
 	*podVolume
-	plugin volume.DeviceMountableVolumePlugin
-	mount  volume.DeviceMounter
+	*sim.Device
 	// attached is the device's path on the node, if it has to be attached.
-	attached, path string
+	attached string
 }
 
 // device attaches the case's volume; ok is false where the plugin needs no
 // device for it.
 func (n *Node) device(k *kit, podName string) (d device, ok bool) {
 	k.Helper()
-	d = device{podVolume: n.volume(podName)}
-	d.plugin, _ = volume.AsDeviceMountable(n.plugin)
-	can, err := d.plugin.CanDeviceMount(d.spec)
+	v := n.volume(podName)
+	mounted, err := v.Device()
 	if err != nil {
-		k.Fatalf("CanDeviceMount: %v", err)
-	}
-	if !can {
-		return d, false
-	}
-	if d.mount, err = d.plugin.NewDeviceMounter(); err != nil {
-		k.Fatalf("NewDeviceMounter: %v", err)
-	}
-	if d.path, err = d.mount.GetDeviceMountPath(d.spec); err != nil {
-		k.Fatalf("GetDeviceMountPath: %v", err)
-	}
-	if d.attached, err = n.attach(k.Context(), d.spec, d.pod); err != nil {
 		k.Fatal(err)
 	}
-	return d, true
+	if mounted == nil {
+		return d, false
+	}
+	attached, err := n.sim.Attach(k.Context(), v.Spec, v.Pod)
+	if err != nil {
+		k.Fatal(err)
+	}
+	return device{v, mounted, attached}, true
 }
 
 func (d device) mustMount(k *kit) {
 	k.Helper()
-	if err := d.mount.MountDevice(k.Context(), d.spec, d.attached, d.path, d.node.deviceArgs()); err != nil {
+	if err := d.Mount.MountDevice(k.Context(), d.Spec, d.attached, d.Path, d.DeviceArgs()); err != nil {
 		k.Fatalf("MountDevice: %v", err)
 	}
 }
 
 func (d device) mustUnmount(k *kit, n *Node) {
 	k.Helper()
-	p, _ := volume.AsDeviceMountable(n.plugin)
+	p, _ := volume.AsDeviceMountable(n.sim.Plugin)
 	u, err := p.NewDeviceUnmounter()
 	if err != nil {
 		k.Fatalf("NewDeviceUnmounter: %v", err)
 	}
-	if err := u.UnmountDevice(k.Context(), d.path); err != nil {
+	if err := u.UnmountDevice(k.Context(), d.Path); err != nil {
 		k.Fatalf("UnmountDevice: %v", err)
 	}
 }
@@ -121,7 +115,7 @@ func checkDeviceMount(k *kit, c Case) {
 		d.mustUnmount(k, again)
 	}
 	for _, left := range n.Leftovers(k) {
-		if strings.HasPrefix(n.RootDir+"/"+left, d.path) {
+		if strings.HasPrefix(n.RootDir+"/"+left, d.Path) {
 			k.Errorf("left behind: %s", left)
 		}
 	}
@@ -130,7 +124,7 @@ func checkDeviceMount(k *kit, c Case) {
 
 func checkDevicePath(k *kit, c Case) {
 	n := k.node(c)
-	p, _ := volume.AsDeviceMountable(n.plugin)
+	p, _ := volume.AsDeviceMountable(n.sim.Plugin)
 	m, err := p.NewDeviceMounter()
 	if err != nil {
 		k.Fatalf("NewDeviceMounter: %v", err)
@@ -143,7 +137,7 @@ func checkDevicePath(k *kit, c Case) {
 		k.Errorf("GetDeviceMountPath = %s, which is not below %s/plugins", path, n.RootDir)
 	}
 	assertUntouched(k, n.Host)
-	again, _ := volume.AsDeviceMountable(n.restart().plugin)
+	again, _ := volume.AsDeviceMountable(n.restart().sim.Plugin)
 	if m, err = again.NewDeviceMounter(); err != nil {
 		k.Fatalf("NewDeviceMounter: %v", err)
 	}
@@ -160,7 +154,7 @@ func checkDeviceRefs(k *kit, c Case) {
 	}
 	d.mustMount(k)
 	want := 0 // where MountDevice found that nothing is to be mounted
-	if slices.ContainsFunc(n.Mounts(k), func(e mount.Entry) bool { return e.Target == d.path }) {
+	if slices.ContainsFunc(n.Mounts(k), func(e mount.Entry) bool { return e.Target == d.Path }) {
 		want = 1
 	}
 	// The pod's part alone: the device stays until mustUnmount.
@@ -169,7 +163,7 @@ func checkDeviceRefs(k *kit, c Case) {
 	}
 	d.assertShown()
 	d.assertRefs(k, want)
-	if err := d.unmounter().TearDown(k.Context()); err != nil {
+	if err := d.Unmounter().TearDown(k.Context()); err != nil {
 		k.Fatalf("TearDown: %v", err)
 	}
 	d.assertRefs(k, 0)
@@ -179,7 +173,7 @@ func checkDeviceRefs(k *kit, c Case) {
 
 func (d device) assertRefs(k *kit, want int) {
 	k.Helper()
-	if refs, err := d.plugin.GetDeviceMountRefs(d.path); err != nil || len(refs) != want {
+	if refs, err := d.Plugin.GetDeviceMountRefs(d.Path); err != nil || len(refs) != want {
 		k.Errorf("GetDeviceMountRefs = %v, %v; want %d", refs, err, want)
 	}
 }
@@ -187,11 +181,11 @@ func (d device) assertRefs(k *kit, want int) {
 func checkAttach(k *kit, c Case) {
 	n := k.node(c)
 	v := n.volume("a")
-	p, _ := volume.AsAttachable(n.plugin)
-	if can, err := p.CanAttach(v.spec); err != nil || !can {
+	p, _ := volume.AsAttachable(n.sim.Plugin)
+	if can, err := p.CanAttach(v.Spec); err != nil || !can {
 		return
 	}
-	name, err := p.GetVolumeName(v.spec)
+	name, err := p.GetVolumeName(v.Spec)
 	if err != nil {
 		k.Fatal(err)
 	}
@@ -205,7 +199,7 @@ func checkAttach(k *kit, c Case) {
 	}
 	var paths [2]string
 	for i := range paths {
-		if paths[i], err = a.Attach(k.Context(), v.spec, fakehost.NodeName); err != nil {
+		if paths[i], err = a.Attach(k.Context(), v.Spec, fakehost.NodeName); err != nil {
 			k.Fatalf("Attach: %v", err)
 		}
 	}
@@ -223,9 +217,9 @@ func checkAttach(k *kit, c Case) {
 
 func (v *podVolume) assertAttached(k *kit, a volume.Attacher, want bool) {
 	k.Helper()
-	attached, err := a.VolumesAreAttached(k.Context(), []*volume.Spec{v.spec}, fakehost.NodeName)
-	if err != nil || attached[v.spec] != want {
-		k.Errorf("VolumesAreAttached says %v, %v; want %v", attached[v.spec], err, want)
+	attached, err := a.VolumesAreAttached(k.Context(), []*volume.Spec{v.Spec}, fakehost.NodeName)
+	if err != nil || attached[v.Spec] != want {
+		k.Errorf("VolumesAreAttached says %v, %v; want %v", attached[v.Spec], err, want)
 	}
 }
 
@@ -233,12 +227,12 @@ func checkBlock(k *kit, c Case) {
 	n := k.node(c)
 	spec := c.Spec(n)
 	pod := n.pod("a", spec)
-	p, _ := volume.AsBlock(n.plugin)
+	p, _ := volume.AsBlock(n.sim.Plugin)
 	m, err := p.NewBlockVolumeMapper(spec, pod)
 	if err != nil {
 		k.Fatalf("NewBlockVolumeMapper: %v", err)
 	}
-	if _, err := n.attach(k.Context(), spec, pod); err != nil {
+	if _, err := n.sim.Attach(k.Context(), spec, pod); err != nil {
 		k.Fatal(err)
 	}
 	var global, staged, published [2]string
@@ -257,11 +251,11 @@ func checkBlock(k *kit, c Case) {
 		k.Errorf("called again, the paths are others: %q, %q, %q", global, staged, published)
 	}
 	n.assertUnmapped(k, spec.Name(), pod.UID, global[0], staged[0])
-	name, err := n.plugin.GetVolumeName(spec)
+	name, err := n.sim.Plugin.GetVolumeName(spec)
 	if err != nil {
 		k.Fatalf("GetVolumeName: %v", err)
 	}
-	if err := n.detach(k.Context(), spec, name); err != nil {
+	if err := n.sim.Detach(k.Context(), spec, name); err != nil {
 		k.Fatal(err)
 	}
 }
@@ -270,7 +264,7 @@ func checkBlock(k *kit, c Case) {
 func (n *Node) assertUnmapped(k *kit, name string, uid types.UID, global, staged string) {
 	k.Helper()
 	again := n.restart()
-	p, _ := volume.AsBlock(again.plugin)
+	p, _ := volume.AsBlock(again.sim.Plugin)
 	u, err := p.NewBlockVolumeUnmapper(name, uid)
 	if err != nil {
 		k.Fatalf("NewBlockVolumeUnmapper: %v", err)

@@ -5,10 +5,12 @@ import (
 	"path/filepath"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/volume/volumetest/internal/sim"
 	"github.com/podvol/podvol/volume/volumetest/internal/tree"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // hostilityChecks are about names and links that somebody means ill with, and
@@ -71,10 +73,10 @@ func checkHostileNames(k *kit, c Case) {
 func (n *Node) assertNameRefused(k *kit, name string) {
 	k.Helper()
 	spec := n.named(name)
-	if _, err := n.plugin.NewMounter(spec, n.pod("a", spec)); err == nil {
+	if _, err := n.sim.Plugin.NewMounter(spec, n.pod("a", spec)); err == nil {
 		k.Errorf("NewMounter accepts the volume name %q", name)
 	}
-	if _, err := n.plugin.NewUnmounter(name, "uid"); err == nil {
+	if _, err := n.sim.Plugin.NewUnmounter(name, "uid"); err == nil {
 		k.Errorf("NewUnmounter accepts the volume name %q", name)
 	}
 }
@@ -84,10 +86,10 @@ func (n *Node) assertUIDRefused(k *kit, uid types.UID) {
 	spec := n.working.Spec(n)
 	pod := n.pod("a", spec)
 	pod.UID = uid
-	if _, err := n.plugin.NewMounter(spec, pod); err == nil {
+	if _, err := n.sim.Plugin.NewMounter(spec, pod); err == nil {
 		k.Errorf("NewMounter accepts the pod UID %q", uid)
 	}
-	if _, err := n.plugin.NewUnmounter(spec.Name(), uid); err == nil {
+	if _, err := n.sim.Plugin.NewUnmounter(spec.Name(), uid); err == nil {
 		k.Errorf("NewUnmounter accepts the pod UID %q", uid)
 	}
 }
@@ -106,17 +108,17 @@ func checkOddNames(k *kit, c Case) {
 	for _, name := range k.node(c).oddNames() {
 		n := k.node(c)
 		spec := n.named(name)
-		m, err := n.plugin.NewMounter(spec, n.pod("a", spec))
+		m, err := n.sim.Plugin.NewMounter(spec, n.pod("a", spec))
 		if err != nil {
 			assertUntouched(k, n.Host)
 			continue
 		}
-		v := &podVolume{node: n, spec: spec, pod: n.pod("a", spec), Mounter: m}
+		v := n.volumeBy(m, spec, n.pod("a", spec))
 		for range 2 {
-			v.mustSetUp()
+			v.MustSetUp()
 			v.assertShown()
 		}
-		v.mustTearDown()
+		v.MustTearDown()
 		v.assertGone()
 		n.AssertTornDown(k)
 		if k.Failed() {
@@ -139,7 +141,7 @@ func (k *kit) outside() string {
 // allMounts are those of the mounter, also outside the root.
 func (n *Node) allMounts(k *kit) []mount.Entry {
 	k.Helper()
-	mounts := table.Of(n.mounter)
+	mounts := table.Of(n.GetMounter())
 	entries, err := mounts.All()
 	if err != nil {
 		k.Error(err)
@@ -162,7 +164,7 @@ func (n *Node) assertUntouchedOutside(k *kit, dir string, before map[string]stri
 func checkLinkAsVolume(k *kit, c Case) {
 	n := k.node(c)
 	v := n.volume("a")
-	if !v.owned() {
+	if !v.Owned() {
 		return
 	}
 	dir := k.outside()
@@ -174,7 +176,7 @@ func checkLinkAsVolume(k *kit, c Case) {
 		k.Fatal(err)
 	}
 	// Either may refuse the link or take it away.
-	setUpErr := v.setUp(k.Context())
+	setUpErr := v.SetUpWithDevice(k.Context())
 	n.assertUntouchedOutside(k, dir, before)
 	if setUpErr == nil {
 		v.assertShown()
@@ -182,7 +184,7 @@ func checkLinkAsVolume(k *kit, c Case) {
 			k.Errorf("SetUp succeeds, but what the pod gets is the directory to which the link leads")
 		}
 	}
-	tearDownErr := v.tearDown(k.Context())
+	tearDownErr := v.TearDownWithDevice(k.Context())
 	n.assertUntouchedOutside(k, dir, before)
 	k.Logf("SetUp: %v; TearDown: %v", setUpErr, tearDownErr)
 	if tearDownErr == nil {
@@ -192,12 +194,12 @@ func checkLinkAsVolume(k *kit, c Case) {
 
 func checkLinkBetweenCalls(k *kit, c Case) {
 	for _, op := range []operation{setUpOperation(), refreshOperation(), tearDownOperation()} {
-		for _, p := range append([]point{beforeAll}, k.points(c, op)...) {
+		for _, p := range append([]sim.Point{sim.BeforeAll}, k.points(c, op)...) {
 			k.bubble(func(k *kit) {
 				defer k.Explain("%s, where the volume became a link at %s", op.name, p)
 				n := k.node(c)
 				v := n.volume("a")
-				if !v.owned() {
+				if !v.Owned() {
 					return
 				}
 				dir := k.outside()
@@ -205,15 +207,15 @@ func checkLinkBetweenCalls(k *kit, c Case) {
 				op.prepare(v)
 				aside := filepath.Join(tree.New(k), "aside")
 				swap := func() { swap(v.GetPath(), aside, dir) }
-				if p == beforeAll {
+				if p == sim.BeforeAll {
 					swap()
 				} else {
-					n.disturb(p, disturbance{hook: swap})
+					n.sim.Disturb(p, sim.Disturbance{Hook: swap})
 				}
 				// Both may fail.
 				_ = op.run(k.Context(), v)
 				n.assertUntouchedOutside(k, dir, before)
-				_ = v.tearDown(k.Context())
+				_ = v.TearDownWithDevice(k.Context())
 				n.assertUntouchedOutside(k, dir, before)
 			})
 		}
@@ -234,22 +236,22 @@ func swap(path, aside, dir string) {
 func checkLinksInside(k *kit, c Case) {
 	n := k.node(c)
 	v := n.volume("a")
-	if !v.owned() || v.GetAttributes().ReadOnly {
+	if !v.Owned() || v.GetAttributes().ReadOnly {
 		return
 	}
 	dir := k.outside()
 	before := tree.Snapshot(k, dir)
-	v.mustSetUp()
+	v.MustSetUp()
 	tree.Write(k, v.GetPath(), map[string]string{own("below/file"): "data"})
 	for _, name := range []string{own("link"), own("below/link")} {
 		if err := os.Symlink(dir, filepath.Join(v.GetPath(), name)); err != nil {
 			k.Fatal(err)
 		}
 	}
-	v.mustSetUp()
+	v.MustSetUp()
 	_, _ = v.GetMetrics(k.Context())
 	n.assertUntouchedOutside(k, dir, before)
-	v.mustTearDown()
+	v.MustTearDown()
 	n.AssertTornDown(k)
 	n.assertUntouchedOutside(k, dir, before)
 }

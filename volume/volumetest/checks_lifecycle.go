@@ -6,12 +6,12 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumetest/internal/specs"
 	"github.com/podvol/podvol/volume/volumetest/internal/tree"
 )
 
@@ -23,7 +23,7 @@ func lifecycleChecks() []check {
 			proves: "SetUp makes the volume appear at GetPath, whose parents it creates, with its contents, modes, owner and mount options.",
 			each: func(k *kit, c Case) {
 				v := k.node(c).volume("a")
-				v.mustSetUp()
+				v.MustSetUp()
 				v.assertShown()
 			},
 		},
@@ -69,9 +69,9 @@ func tearDownChecks() []check {
 			each: func(k *kit, c Case) {
 				n := k.node(c)
 				v := n.volume("a")
-				v.mustSetUp()
+				v.MustSetUp()
 				for range 3 {
-					v.mustTearDown()
+					v.MustTearDown()
 					v.assertGone()
 				}
 				n.AssertTornDown(k)
@@ -89,9 +89,9 @@ func tearDownChecks() []check {
 				n := k.node(c)
 				v := n.volume("a")
 				for range 3 {
-					v.mustSetUp()
+					v.MustSetUp()
 					v.assertShown()
-					v.mustTearDown()
+					v.MustTearDown()
 					v.assertGone()
 				}
 				n.AssertTornDown(k)
@@ -118,14 +118,14 @@ func tearDownChecks() []check {
 func checkExistingDirectory(k *kit, c Case) {
 	n := k.node(c)
 	v := n.volume("a")
-	if v.owned() {
+	if v.Owned() {
 		if err := os.MkdirAll(v.GetPath(), 0o750); err != nil {
 			k.Fatal(err)
 		}
 	}
-	v.mustSetUp()
+	v.MustSetUp()
 	v.assertShown()
-	v.mustTearDown()
+	v.MustTearDown()
 	v.assertGone()
 	n.AssertTornDown(k)
 }
@@ -133,20 +133,20 @@ func checkExistingDirectory(k *kit, c Case) {
 func checkAt(k *kit, c Case) {
 	n := k.node(c)
 	v := n.volume("a")
-	v.mustStage()
+	v.MustStage()
 	if err := v.SetUpAt(k.Context(), v.GetPath(), c.Args); err != nil {
 		k.Fatalf("SetUpAt: %v", err)
 	}
 	v.assertShown()
 	mounts := len(n.Mounts(k))
-	v.mustSetUp()
+	v.MustSetUp()
 	if got := len(n.Mounts(k)); got != mounts {
 		k.Errorf("%d mounts after SetUp, %d after SetUpAt with the same path", got, mounts)
 	}
-	if err := v.unmounter().TearDownAt(k.Context(), v.GetPath()); err != nil {
+	if err := v.Unmounter().TearDownAt(k.Context(), v.GetPath()); err != nil {
 		k.Fatalf("TearDownAt: %v", err)
 	}
-	v.mustRelease()
+	v.MustRelease()
 	v.assertGone()
 	n.AssertTornDown(k)
 }
@@ -154,10 +154,10 @@ func checkAt(k *kit, c Case) {
 func checkSetUpTwice(k *kit, c Case) {
 	n := k.node(c)
 	v := n.volume("a")
-	v.mustSetUp()
+	v.MustSetUp()
 	mounts := len(n.Mounts(k))
 	for range 3 {
-		v.mustSetUp()
+		v.MustSetUp()
 		v.assertShown()
 		if got := len(n.Mounts(k)); got != mounts {
 			k.Fatalf("%d mounts after another SetUp, %d before", got, mounts)
@@ -171,32 +171,32 @@ func checkRefresh(k *kit, c Case) {
 	}
 	n := k.node(c)
 	v := n.volume("a")
-	v.mustSetUp()
+	v.MustSetUp()
 	v.assertShown()
 	c.Update(n)
 	v = v.same(n)
-	v.mustSetUp()
+	v.MustSetUp()
 	for _, name := range slices.Sorted(maps.Keys(c.Updated)) {
 		v.assertFile(filepath.Join(v.GetPath(), name), c.Updated[name])
 	}
-	v.mustTearDown()
+	v.MustTearDown()
 	n.AssertTornDown(k)
 }
 
 func checkReadOnly(k *kit, c Case) {
 	v := k.node(c).volume("a")
-	v.mustSetUp()
+	v.MustSetUp()
 	entry, mounted := v.entry()
 	enforced, readOnly := mounted && entry.ReadOnly(), v.GetAttributes().ReadOnly
-	if wanted := wantsReadOnly(v.spec); wanted && !readOnly {
+	if wanted := specs.WantsReadOnly(v.Spec); wanted && !readOnly {
 		k.Errorf("the spec asks for a read-only volume, GetAttributes says that it is not")
-	} else if wanted && v.owned() && mounted && !enforced {
+	} else if wanted && v.Owned() && mounted && !enforced {
 		k.Errorf("the spec asks for a read-only volume, but the mount has the options %v", entry.Options)
 	}
 	if enforced && !readOnly {
 		k.Errorf("the mount is read-only, GetAttributes says that the volume is not")
 	}
-	if !v.owned() || readOnly && !enforced || enforced && k.on == onFake {
+	if !v.Owned() || readOnly && !enforced || enforced && k.on == onFake {
 		// A path of the node's; contents that the plugin keeps up to date, which
 		// containers are given read-only; the fake, which records read-only alone.
 		return
@@ -207,38 +207,14 @@ func checkReadOnly(k *kit, c Case) {
 	}
 }
 
-// wantsReadOnly reports whether the spec, or its source's own field ReadOnly,
-// asks for it.
-func wantsReadOnly(spec *volume.Spec) bool {
-	if spec.PersistentVolume != nil {
-		return spec.ReadOnly || sourceReadOnly(spec.PersistentVolume.Spec.PersistentVolumeSource)
-	}
-	return spec.Volume != nil && sourceReadOnly(spec.Volume.VolumeSource)
-}
-
-// sourceReadOnly looks at the one source that is set in a union of the API.
-func sourceReadOnly(union any) bool {
-	for _, source := range reflect.ValueOf(union).Fields() {
-		if source.Kind() != reflect.Pointer || source.IsNil() {
-			continue
-		}
-		// CSI's is a pointer.
-		if field := source.Elem().FieldByName("ReadOnly"); field.IsValid() {
-			field = reflect.Indirect(field)
-			return field.IsValid() && field.Bool()
-		}
-	}
-	return false
-}
-
 func checkTearDown(k *kit, c Case) {
 	n := k.node(c)
 	v := n.volume("a")
-	v.mustSetUp()
-	if v.owned() && !v.GetAttributes().ReadOnly {
+	v.MustSetUp()
+	if v.Owned() && !v.GetAttributes().ReadOnly {
 		tree.Write(k, v.GetPath(), map[string]string{own("a/b/written-by-the-pod"): "data"})
 	}
-	v.mustTearDown()
+	v.MustTearDown()
 	v.assertGone()
 	n.AssertTornDown(k)
 }
@@ -247,7 +223,7 @@ func checkTearDownNeverSetUp(k *kit, c Case) {
 	n := k.node(c)
 	source := tree.Snapshot(k, n.Dir)
 	v := n.volume("a")
-	v.mustTearDown()
+	v.MustTearDown()
 	n.AssertTornDown(k)
 	tree.AssertSame(k, "the source", source, tree.Snapshot(k, n.Dir))
 }
@@ -255,22 +231,22 @@ func checkTearDownNeverSetUp(k *kit, c Case) {
 func checkSeveralPods(k *kit, c Case) {
 	n := k.node(c)
 	a, b := n.volume("a"), n.volume("b")
-	if a.owned() && a.GetPath() == b.GetPath() {
+	if a.Owned() && a.GetPath() == b.GetPath() {
 		k.Fatalf("two pods have their volumes at the same path %s", a.GetPath())
 	}
-	a.mustSetUp()
-	b.mustSetUp()
+	a.MustSetUp()
+	b.MustSetUp()
 	a.assertShown()
 	b.assertShown()
-	if a.owned() && !c.Want.ReadOnly {
+	if a.Owned() && !c.Want.ReadOnly {
 		checkShared(k, a, b)
 	}
-	a.mustTearDown()
+	a.MustTearDown()
 	a.assertGone()
 	b.assertShown()
-	b.mustSetUp()
+	b.MustSetUp()
 	b.assertShown()
-	b.mustTearDown()
+	b.MustTearDown()
 	b.assertGone()
 	n.AssertTornDown(k)
 }
@@ -289,22 +265,22 @@ func checkShared(k *kit, a, b *podVolume) {
 func checkSeveralVolumes(k *kit, c Case) {
 	n := k.node(c)
 	first := n.volume("a")
-	spec := n.named(first.spec.Name() + "-2")
+	spec := n.named(first.Spec.Name() + "-2")
 	second := n.volumeOf(spec, n.pod("a", spec))
 	for _, v := range []*podVolume{first, second} {
-		v.mustSetUp()
+		v.MustSetUp()
 		v.assertShown()
 	}
-	first.mustTearDown()
+	first.MustTearDown()
 	first.assertGone()
 	second.assertShown()
-	second.mustTearDown()
+	second.MustTearDown()
 	n.AssertTornDown(k)
 }
 
 // named returns the case's spec under another name.
 func (n *Node) named(name string) *volume.Spec {
-	spec := copySpec(n.working.Spec(n))
+	spec := specs.Copy(n.working.Spec(n))
 	if spec.Volume != nil {
 		spec.Volume.Name = name
 	} else {
@@ -316,14 +292,14 @@ func (n *Node) named(name string) *volume.Spec {
 func checkSourceKept(k *kit, c Case) {
 	n := k.node(c)
 	v := n.volume("a")
-	v.mustSetUp()
+	v.MustSetUp()
 	tree.Write(k, n.Dir, map[string]string{own("kept/deep/file"): "data"})
 	if err := os.Symlink("/nowhere", filepath.Join(n.Dir, own("kept/link"))); err != nil && !errors.Is(err, fs.ErrExist) {
 		k.Fatal(err)
 	}
 	before := tree.Snapshot(k, n.Dir)
-	v.mustSetUp()
-	v.mustTearDown()
-	v.mustTearDown()
+	v.MustSetUp()
+	v.MustTearDown()
+	v.MustTearDown()
 	tree.AssertSame(k, "the source", before, tree.Snapshot(k, n.Dir))
 }

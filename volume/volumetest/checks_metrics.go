@@ -34,7 +34,7 @@ func metricsChecks() []check {
 
 func checkMetrics(k *kit, c Case) {
 	v := k.node(c).volume("a")
-	v.mustSetUp()
+	v.MustSetUp()
 	before := time.Now().Add(-time.Minute)
 	m, err := v.GetMetrics(k.Context())
 	if errors.Is(err, volume.ErrMetricsUnsupported) {
@@ -73,14 +73,14 @@ func checkMetrics(k *kit, c Case) {
 func checkMetricsOfNothing(k *kit, c Case) {
 	n := k.node(c)
 	v := n.volume("a")
-	if v.owned() {
+	if v.Owned() {
 		if m, err := v.GetMetrics(k.Context()); err == nil {
 			k.Errorf("before SetUp: GetMetrics = %+v without an error", m)
 		}
 	}
-	v.mustSetUp()
-	v.mustTearDown()
-	if v.owned() {
+	v.MustSetUp()
+	v.MustTearDown()
+	if v.Owned() {
 		if m, err := v.GetMetrics(k.Context()); err == nil {
 			k.Errorf("after TearDown: GetMetrics = %+v without an error", m)
 		}
@@ -91,7 +91,7 @@ func checkMetricsOfNothing(k *kit, c Case) {
 func checkMetricsBounded(k *kit, c Case) {
 	checkHang(k, c, operation{
 		name:    "GetMetrics",
-		prepare: (*podVolume).mustSetUp,
+		prepare: (*podVolume).MustSetUp,
 		run: func(ctx context.Context, v *podVolume) error {
 			_, err := v.GetMetrics(ctx)
 			if errors.Is(err, volume.ErrMetricsUnsupported) {
@@ -102,7 +102,7 @@ func checkMetricsBounded(k *kit, c Case) {
 	}, false)
 	k.bubble(func(k *kit) {
 		v := k.node(c).volume("a")
-		v.mustSetUp()
+		v.MustSetUp()
 		ctx, cancel := context.WithCancel(k.Context())
 		cancel()
 		m, err := v.GetMetrics(ctx)

@@ -60,10 +60,10 @@ func inherited(k *kit, c Case, outside string) *Node {
 	k.Helper()
 	n := k.node(c)
 	v := n.volume("earlier")
-	if !v.owned() || v.GetAttributes().ReadOnly {
+	if !v.Owned() || v.GetAttributes().ReadOnly {
 		return n
 	}
-	v.mustSetUp()
+	v.MustSetUp()
 	tree.Write(k, v.GetPath(), map[string]string{own("old/private"): "data"})
 	for path, mode := range map[string]fs.FileMode{own("old/private"): 0o600, own("old"): 0o700} {
 		if err := os.Chmod(filepath.Join(v.GetPath(), path), mode); err != nil {
@@ -73,7 +73,7 @@ func inherited(k *kit, c Case, outside string) *Node {
 	if err := os.Symlink(outside, filepath.Join(v.GetPath(), own("old/link"))); err != nil {
 		k.Fatal(err)
 	}
-	v.mustTearDown()
+	v.MustTearDown()
 	return n
 }
 
@@ -88,11 +88,11 @@ func checkFsGroup(k *kit, c Case) {
 	n.working = c
 	v := n.volume("a")
 	for range 2 {
-		v.mustSetUp()
+		v.MustSetUp()
 		v.assertOwned(k, *c.Args.FsGroup)
 		n.assertUntouchedOutside(k, outside, before)
 	}
-	v.mustTearDown()
+	v.MustTearDown()
 	n.AssertTornDown(k)
 }
 
@@ -141,7 +141,7 @@ func checkUnmanaged(k *kit, c Case) {
 	}
 	tree.Write(k, n.Dir, map[string]string{own("private/file"): "data"})
 	before := tree.Snapshot(k, n.Dir)
-	v.mustSetUp()
+	v.MustSetUp()
 	tree.AssertKept(k, "the source of a volume that is not Managed", before, tree.Snapshot(k, n.Dir))
 }
 
@@ -195,13 +195,13 @@ func checkProgress(k *kit, c Case) {
 		for range 2 {
 			l := &listener{k: k, last: map[string]volume.Progress{}}
 			n.working.Args.Progress = l.hear
-			n.volume("a").mustSetUp()
+			n.volume("a").MustSetUp()
 			l.end()
 			// What goes on beside it may still be about to speak.
 			time.Sleep(time.Hour)
 			synctest.Wait()
 		}
-		n.volume("a").mustTearDown()
+		n.volume("a").MustTearDown()
 		n.AssertTornDown(k)
 	})
 }

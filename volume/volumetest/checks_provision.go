@@ -7,12 +7,12 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumetest/internal/specs"
 	"github.com/podvol/podvol/volume/volumetest/internal/tree"
 )
 
@@ -121,7 +121,7 @@ func deleteChecks() []check {
 }
 
 func (n *Node) canDelete() bool {
-	_, ok := volume.AsDeletable(n.plugin)
+	_, ok := volume.AsDeletable(n.sim.Plugin)
 	return ok
 }
 
@@ -129,30 +129,30 @@ func checkProvision(k *kit, c StorageCase) {
 	n := k.storageNode(c)
 	s := n.claimed(c, "claim")
 	s.mustProvision(k)
-	if want := s.options().PVName; s.pv.Name != want {
-		k.Errorf("the PersistentVolume is named %q, want %q", s.pv.Name, want)
+	if want := s.Options().PVName; s.PV.Name != want {
+		k.Errorf("the PersistentVolume is named %q, want %q", s.PV.Name, want)
 	}
-	if got, want := s.pv.Spec.Capacity[v1.ResourceStorage], resource.MustParse(oldSize); got.Cmp(want) < 0 {
+	if got, want := s.PV.Spec.Capacity[v1.ResourceStorage], resource.MustParse(oldSize); got.Cmp(want) < 0 {
 		k.Errorf("the PersistentVolume has a capacity of %v, want at least %v", &got, &want)
 	}
-	if diff := cmp.Diff(s.options().PVC.Spec.AccessModes, s.pv.Spec.AccessModes); diff != "" {
+	if diff := cmp.Diff(s.Options().PVC.Spec.AccessModes, s.PV.Spec.AccessModes); diff != "" {
 		k.Errorf("the PersistentVolume has other access modes (-claim +volume):\n%s", diff)
 	}
-	if !n.plugin.CanSupport(volume.NewSpecFromPersistentVolume(s.pv, false)) {
+	if !n.sim.Plugin.CanSupport(volume.NewSpecFromPersistentVolume(s.PV, false)) {
 		k.Errorf("the plugin does not support what it has provisioned")
 	}
 	s.write(k)
 	for _, again := range []*Node{n, n.restart()} {
 		s.on(again).mustProvision(k)
 		s.on(again).assertData(k)
-		again.assertNothingHeld(k)
+		again.sim.AssertNothingHeld(k)
 	}
 }
 
 func checkUnknownParameter(k *kit, c StorageCase) {
 	n := k.storageNode(c)
-	p, _ := volume.AsProvisionable(n.plugin)
-	options := n.claimed(c, "claim").options()
+	p, _ := volume.AsProvisionable(n.sim.Plugin)
+	options := n.claimed(c, "claim").Options()
 	if _, err := p.NewProvisioner(options); err != nil {
 		k.Fatalf("NewProvisioner with the case's own parameters: %v", err)
 	}
@@ -175,9 +175,9 @@ func provisionDeed(c StorageCase) deed {
 		return &trial{
 			node: n,
 			run: func(ctx context.Context) error {
-				pv, err := s.provision(ctx)
+				pv, err := s.Provision(ctx)
 				if err == nil {
-					s.pv = pv
+					s.PV = pv
 				}
 				return err
 			},
@@ -188,7 +188,7 @@ func provisionDeed(c StorageCase) deed {
 				s.write(k)
 				s.mustProvision(k)
 				s.assertData(k)
-				n.assertNothingHeld(k)
+				n.sim.AssertNothingHeld(k)
 				if n.canDelete() {
 					s.mustDelete(k)
 					s.assertDeleted(k, before)
@@ -209,14 +209,14 @@ func deleteDeed(c StorageCase) deed {
 		s.write(k)
 		return &trial{
 			node: n,
-			run:  s.delete,
+			run:  s.Delete,
 			settle: func(n *Node) {
 				k.Helper()
 				s := s.on(n)
 				s.mustDelete(k)
 				s.assertDeleted(k, before)
 				other.on(n).assertData(k)
-				n.assertNothingHeld(k)
+				n.sim.AssertNothingHeld(k)
 			},
 		}
 	}}
@@ -255,10 +255,10 @@ func checkDeleteNotReleased(k *kit, c StorageCase) {
 	s.write(k)
 	n.Releases = refuser{}
 	before := tree.Snapshot(k, n.Dir)
-	assertInUse(k, "Delete", s.delete(k.Context()))
+	assertInUse(k, "Delete", s.Delete(k.Context()))
 	tree.AssertSame(k, "storage in use", before, tree.Snapshot(k, n.Dir))
 	s.assertData(k)
-	n.assertNothingHeld(k)
+	n.sim.AssertNothingHeld(k)
 }
 
 func checkSameClaim(k *kit, c StorageCase) {
@@ -274,7 +274,7 @@ func checkSameClaim(k *kit, c StorageCase) {
 		}
 		group.Go(func() {
 			defer k.Catch()
-			pv, err := s.provision(k.Context())
+			pv, err := s.Provision(k.Context())
 			if err != nil {
 				k.Logf("Provision at once with others: %v", err)
 				return
@@ -289,13 +289,13 @@ func checkSameClaim(k *kit, c StorageCase) {
 	s := n.claimed(c, "claim")
 	s.mustProvision(k)
 	for _, pv := range results {
-		if diff := cmp.Diff(s.pv, pv); pv != nil && diff != "" {
+		if diff := cmp.Diff(s.PV, pv); pv != nil && diff != "" {
 			k.Errorf("Provision at once with others has returned another PersistentVolume (-last +another):\n%s", diff)
 		}
 	}
 	s.write(k)
 	s.assertData(k)
-	n.assertNothingHeld(k)
+	n.sim.AssertNothingHeld(k)
 	if n.canDelete() {
 		s.mustDelete(k)
 		s.assertDeleted(k, before)
@@ -314,7 +314,7 @@ func checkSeveralClaims(k *kit, c StorageCase) {
 			group.Go(func() {
 				defer k.Catch()
 				if err := f(s); err != nil {
-					k.Errorf("%s of claim %s at once with others: %v", what, s.claim, err)
+					k.Errorf("%s of claim %s at once with others: %v", what, s.Name, err)
 				}
 			})
 		}
@@ -327,7 +327,7 @@ func checkSeveralClaims(k *kit, c StorageCase) {
 		all[i] = n.claimed(c, fmt.Sprintf("claim%d", i))
 	}
 	atOnce("Provision", func(s *claimed) (err error) {
-		s.pv, err = s.provision(k.Context())
+		s.PV, err = s.Provision(k.Context())
 		return err
 	})
 	for _, s := range all {
@@ -336,13 +336,13 @@ func checkSeveralClaims(k *kit, c StorageCase) {
 	for _, s := range all {
 		s.assertData(k)
 	}
-	n.assertNothingHeld(k)
+	n.sim.AssertNothingHeld(k)
 	if n.canDelete() {
 		all[0].mustDelete(k)
 		for _, s := range all[1:] {
 			s.assertData(k)
 		}
-		atOnce("Delete", func(s *claimed) error { return s.delete(k.Context()) })
+		atOnce("Delete", func(s *claimed) error { return s.Delete(k.Context()) })
 		if !c.Keeps {
 			tree.AssertSame(k, "after Delete, what lies where the storage was", before, tree.Snapshot(k, n.Dir))
 		}
@@ -353,17 +353,17 @@ func checkSeveralClaims(k *kit, c StorageCase) {
 func checkDeleteGiven(k *kit, c Case) {
 	n := k.node(c)
 	v := n.volume("a")
-	if v.spec.PersistentVolume == nil || v.GetAttributes().ReadOnly {
+	if v.Spec.PersistentVolume == nil || v.GetAttributes().ReadOnly {
 		return // reclaim policies are for others
 	}
 	outside := k.outside()
 	beforeOutside := tree.Snapshot(k, outside)
 	v.litter(k, outside)
 	before := tree.Snapshot(k, n.Dir)
-	p, _ := volume.AsDeletable(n.plugin)
+	p, _ := volume.AsDeletable(n.sim.Plugin)
 	refused := false
 	for range 2 {
-		d, err := p.NewDeleter(toDelete(v.spec))
+		d, err := p.NewDeleter(specs.ToDelete(v.Spec))
 		if err == nil {
 			err = d.Delete(k.Context())
 		}
@@ -374,12 +374,12 @@ func checkDeleteGiven(k *kit, c Case) {
 		} else if refused {
 			k.Errorf("Delete succeeds after it was refused")
 		}
-		n.assertNothingHeld(k)
+		n.sim.AssertNothingHeld(k)
 		n.assertUntouchedOutside(k, outside, beforeOutside)
 	}
 	if refused {
-		v.mustSetUp()
+		v.MustSetUp()
 		v.assertFile(filepath.Join(v.GetPath(), own("deep/er/file")), File{Content: "data"})
-		v.mustTearDown()
+		v.MustTearDown()
 	}
 }

@@ -2,12 +2,15 @@ package volumetest
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumetest/internal/specs"
 	"github.com/podvol/podvol/volume/volumetest/internal/tree"
 )
 
@@ -65,51 +68,20 @@ func recycleChecks() []check {
 // isRecyclable is false of cases that no reclaim policy is for.
 func isRecyclable(k *kit, c Case) bool {
 	v := k.node(c).volume("a")
-	return v.spec.PersistentVolume != nil && !v.GetAttributes().ReadOnly
-}
-
-// released returns the spec as a controller has it when its claim is gone.
-func released(spec *volume.Spec) *volume.Spec {
-	spec = copySpec(spec)
-	pv := spec.PersistentVolume
-	pv.UID = "uid-of-pv"
-	if pv.Spec.ClaimRef == nil {
-		pv.Spec.ClaimRef = &v1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: "default", Name: "claim", UID: "uid-of-claim"}
-	}
-	pv.Status.Phase = v1.VolumeReleased
-	return spec
-}
-
-// toRecycle is released with the reclaim policy Recycle.
-func toRecycle(spec *volume.Spec) *volume.Spec {
-	spec = released(spec)
-	spec.PersistentVolume.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimRecycle
-	return spec
-}
-
-// toDelete is released with the reclaim policy Delete.
-func toDelete(spec *volume.Spec) *volume.Spec {
-	spec = released(spec)
-	spec.PersistentVolume.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimDelete
-	return spec
-}
-
-func (n *Node) recycle(ctx context.Context, spec *volume.Spec) error {
-	p, _ := volume.AsRecyclable(n.plugin)
-	return p.Recycle(ctx, spec.Name(), spec, func(string, string) {})
+	return v.Spec.PersistentVolume != nil && !v.GetAttributes().ReadOnly
 }
 
 // litter gives the volume what a claim left in it.
 func (v *podVolume) litter(k *kit, outside string) {
 	k.Helper()
-	v.mustSetUp()
+	v.MustSetUp()
 	tree.Write(k, v.GetPath(), map[string]string{own(".hidden"): "data", own("deep/er/file"): "data"})
 	for _, name := range []string{own("link"), own("deep/link")} {
 		if err := os.Symlink(outside, filepath.Join(v.GetPath(), name)); err != nil {
 			k.Fatal(err)
 		}
 	}
-	v.mustTearDown()
+	v.MustTearDown()
 }
 
 func recycleDeed(c Case) deed {
@@ -119,18 +91,18 @@ func recycleDeed(c Case) deed {
 		before := tree.Snapshot(k, outside)
 		v := n.volume("a")
 		v.litter(k, outside)
-		spec := toRecycle(v.spec)
-		given := copySpec(spec)
+		spec := specs.ToRecycle(v.Spec)
+		given := specs.Copy(spec)
 		return &trial{
 			node: n,
-			run:  func(ctx context.Context) error { return n.recycle(ctx, spec) },
+			run:  func(ctx context.Context) error { return n.sim.Recycle(ctx, spec) },
 			settle: func(n *Node) {
 				k.Helper()
 				for range 2 {
-					if err := n.recycle(k.Context(), given); err != nil {
+					if err := n.sim.Recycle(k.Context(), given); err != nil {
 						k.Fatalf("Recycle: %v", err)
 					}
-					n.assertNothingHeld(k)
+					n.sim.AssertNothingHeld(k)
 				}
 				v.same(n).assertEmpty(k)
 				n.assertUntouchedOutside(k, outside, before)
@@ -142,12 +114,12 @@ func recycleDeed(c Case) deed {
 // assertEmpty looks at the volume as its next claim's pod does.
 func (v *podVolume) assertEmpty(k *kit) {
 	k.Helper()
-	v.mustSetUp()
+	v.MustSetUp()
 	entries, err := os.ReadDir(v.GetPath())
 	if err != nil || len(entries) > 0 {
 		k.Errorf("after Recycle the volume contains %v, %v", entries, err)
 	}
-	v.mustTearDown()
+	v.MustTearDown()
 }
 
 func checkNotReleased(k *kit, c Case) {
@@ -157,11 +129,32 @@ func checkNotReleased(k *kit, c Case) {
 	n := k.node(c)
 	n.Releases = refuser{}
 	v := n.volume("a")
-	v.mustSetUp()
+	v.MustSetUp()
 	tree.Write(k, v.GetPath(), map[string]string{own("data/of-a-pod"): "data"})
 	before := tree.Snapshot(k, v.GetPath())
-	assertInUse(k, "Recycle", n.recycle(k.Context(), toRecycle(v.spec)))
+	assertInUse(k, "Recycle", n.sim.Recycle(k.Context(), specs.ToRecycle(v.Spec)))
 	tree.AssertSame(k, "a volume in use", before, tree.Snapshot(k, v.GetPath()))
-	v.mustTearDown()
-	n.assertNothingHeld(k)
+	v.MustTearDown()
+	n.sim.AssertNothingHeld(k)
+}
+
+// inUseError says that data is in use that was to be destroyed.
+type inUseError struct{ pv string }
+
+func (e *inUseError) Error() string { return fmt.Sprintf("a pod uses %s", e.pv) }
+
+// refuser lets nothing be destroyed.
+type refuser struct{}
+
+// VerifyReleased implements [volume.ReleaseVerifier].
+func (refuser) VerifyReleased(_ context.Context, pv *v1.PersistentVolume) error {
+	return &inUseError{pv.Name}
+}
+
+// assertInUse fails unless the error is the refuser's.
+func assertInUse(k *kit, what string, err error) {
+	k.Helper()
+	if _, ok := errors.AsType[*inUseError](err); !ok {
+		k.Errorf("%s of a volume that is in use = %v, want the reason of the ReleaseVerifier", what, err)
+	}
 }

@@ -1,16 +1,12 @@
 package volumetest
 
 import (
-	"fmt"
 	"os"
-	"slices"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumetest/internal/sim"
 )
 
 // restartChecks are about an agent that was started again while volumes are
@@ -45,47 +41,27 @@ func restartChecks() []check {
 	}
 }
 
-// record writes the volume's record and reads it again, as a restart does.
-func (v *podVolume) record() *mountrecord.Record {
-	t := v.node.T()
-	t.Helper()
-	data, err := mountrecord.Encode(&mountrecord.Record{
-		PodUID: v.pod.UID, Pod: types.NamespacedName{Namespace: v.pod.Namespace, Name: v.pod.Name},
-		Volumes: []string{v.spec.Name()}, Plugin: v.node.plugin.GetPluginName(), Path: v.GetPath(),
-		Source:       volume.DescribeSource(v.node.plugin, v.spec),
-		InlineVolume: v.spec.Volume, PersistentVolume: v.spec.PersistentVolume, ReadOnly: v.spec.ReadOnly,
-	})
-	if err != nil {
-		t.Fatalf("the volume cannot be recorded: %v", err)
-	}
-	record, err := mountrecord.Decode(data, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return record
-}
-
 func checkFromRecord(k *kit, c Case) {
 	n := k.node(c)
 	v := n.volume("a")
-	v.mustSetUp()
-	record := v.record()
-	if diff := cmp.Diff(v.spec, record.Spec()); diff != "" {
+	v.MustSetUp()
+	record := v.Record()
+	if diff := cmp.Diff(v.Spec, record.Spec()); diff != "" {
 		k.Errorf("the spec does not survive being recorded (-before +after):\n%s", diff)
 	}
 	mounts := len(n.Mounts(k))
 	again := n.restart()
-	w := again.volumeOf(record.Spec(), v.pod)
+	w := again.volumeOf(record.Spec(), v.Pod)
 	if w.GetPath() != v.GetPath() {
 		k.Errorf("after the restart GetPath() is %s, before it was %s", w.GetPath(), v.GetPath())
 	}
-	w.mustSetUp()
+	w.MustSetUp()
 	w.assertShown()
 	if got := len(n.Mounts(k)); got != mounts {
 		k.Errorf("%d mounts after the restart, %d before", got, mounts)
 	}
 	last := again.restart()
-	last.volumeOf(record.Spec(), v.pod).mustTearDown()
+	last.volumeOf(record.Spec(), v.Pod).MustTearDown()
 	w.assertGone()
 	last.AssertTornDown(k)
 }
@@ -93,17 +69,17 @@ func checkFromRecord(k *kit, c Case) {
 // reconstruct rebuilds the volume's spec by a new instance of the plugin.
 func (v *podVolume) reconstruct(k *kit, n *Node) volume.ReconstructedVolume {
 	k.Helper()
-	rebuilt, err := n.plugin.ConstructVolumeSpec(k.Context(), v.spec.Name(), v.GetPath())
+	rebuilt, err := n.sim.Plugin.ConstructVolumeSpec(k.Context(), v.Spec.Name(), v.GetPath())
 	if err != nil {
 		k.Fatalf("ConstructVolumeSpec: %v", err)
 	}
 	if rebuilt.Spec == nil {
 		k.Fatalf("ConstructVolumeSpec returns neither spec nor error")
 	}
-	if got := rebuilt.Spec.Name(); got != v.spec.Name() {
-		k.Errorf("the rebuilt spec is named %q, want %q", got, v.spec.Name())
+	if got := rebuilt.Spec.Name(); got != v.Spec.Name() {
+		k.Errorf("the rebuilt spec is named %q, want %q", got, v.Spec.Name())
 	}
-	if !n.plugin.CanSupport(rebuilt.Spec) {
+	if !n.sim.Plugin.CanSupport(rebuilt.Spec) {
 		k.Errorf("the plugin does not support the spec that it rebuilt: %+v", rebuilt.Spec)
 	}
 	return rebuilt
@@ -112,26 +88,26 @@ func (v *podVolume) reconstruct(k *kit, n *Node) volume.ReconstructedVolume {
 func checkReconstructed(k *kit, c Case) {
 	n := k.node(c)
 	v := n.volume("a")
-	v.mustSetUp()
+	v.MustSetUp()
 	again := n.restart()
-	before := len(again.mounter.Calls())
+	before := len(sim.MounterCalls(again.Host))
 	rebuilt := v.reconstruct(k, again)
-	if got := len(again.mounter.Calls()); got != before {
-		k.Errorf("ConstructVolumeSpec mounts or unmounts: %v", mounterCalls(again.Host)[before:])
+	if got := len(sim.MounterCalls(again.Host)); got != before {
+		k.Errorf("ConstructVolumeSpec mounts or unmounts: %v", sim.MounterCalls(again.Host)[before:])
 	}
 	v.assertShown()
 	if !rebuilt.Complete {
 		// A failure shows it, and -v.
-		k.Logf("fields that the record alone keeps (-original +rebuilt):\n%s", cmp.Diff(v.spec, rebuilt.Spec))
+		k.Logf("fields that the record alone keeps (-original +rebuilt):\n%s", cmp.Diff(v.Spec, rebuilt.Spec))
 	}
-	u, err := again.plugin.NewUnmounter(rebuilt.Spec.Name(), v.pod.UID)
+	u, err := again.sim.Plugin.NewUnmounter(rebuilt.Spec.Name(), v.Pod.UID)
 	if err != nil {
 		k.Fatalf("NewUnmounter: %v", err)
 	}
 	if err := u.TearDown(k.Context()); err != nil {
 		k.Fatalf("TearDown of a rebuilt volume: %v", err)
 	}
-	v.same(again).mustRelease()
+	v.same(again).MustRelease()
 	v.assertGone()
 	again.AssertTornDown(k)
 }
@@ -139,7 +115,7 @@ func checkReconstructed(k *kit, c Case) {
 func checkComplete(k *kit, c Case) {
 	n := k.node(c)
 	v := n.volume("a")
-	calls := n.callsOf(v.mustSetUp)
+	calls := n.sim.CallsOf(v.MustSetUp)
 	mounts := len(n.Mounts(k))
 	again := n.restart()
 	rebuilt := v.reconstruct(k, again)
@@ -147,35 +123,21 @@ func checkComplete(k *kit, c Case) {
 		return
 	}
 	v.assertSameName(k, again, rebuilt.Spec)
-	k.assertEqualSpecs(v.spec, rebuilt.Spec)
-	w := again.volumeOf(rebuilt.Spec, v.pod)
+	k.assertEqualSpecs(v.Spec, rebuilt.Spec)
+	w := again.volumeOf(rebuilt.Spec, v.Pod)
 	if got, want := w.GetAttributes(), v.GetAttributes(); got != want {
 		k.Errorf("the attributes of the rebuilt volume are %+v, want %+v", got, want)
 	}
-	w.mustSetUp()
+	w.MustSetUp()
 	w.assertShown()
 	if got := len(n.Mounts(k)); got != mounts {
 		k.Errorf("%d mounts after SetUp with the rebuilt spec, %d before", got, mounts)
 	}
-	w.mustTearDown()
-	if diff := cmp.Diff(calls, again.callsOf(w.mustSetUp)); diff != "" {
+	w.MustTearDown()
+	if diff := cmp.Diff(calls, again.sim.CallsOf(w.MustSetUp)); diff != "" {
 		k.Errorf("SetUp by the rebuilt spec calls the mounter and roles otherwise (-original +rebuilt):\n%s", diff)
 	}
 	w.assertShown()
-}
-
-// callsOf returns the calls of mounter and roles that f makes, in words.
-func (n *Node) callsOf(f func()) (calls []string) {
-	n.mounter.ResetCalls()
-	n.ResetRoleCalls()
-	f()
-	for _, call := range mounterCalls(n.Host) {
-		calls = append(calls, call.String())
-	}
-	for _, call := range n.RoleCalls() {
-		calls = append(calls, fmt.Sprintf("%+v", call))
-	}
-	return calls
 }
 
 // assertEqualSpecs compares a rebuilt spec that is called complete. One of the
@@ -204,11 +166,11 @@ func (k *kit) assertEqualSpecs(original, rebuilt *volume.Spec) {
 
 func (v *podVolume) assertSameName(k *kit, n *Node, rebuilt *volume.Spec) {
 	k.Helper()
-	want, err := n.plugin.GetVolumeName(v.spec)
+	want, err := n.sim.Plugin.GetVolumeName(v.Spec)
 	if err != nil {
 		k.Fatal(err)
 	}
-	if got, err := n.plugin.GetVolumeName(rebuilt); err != nil || got != want {
+	if got, err := n.sim.Plugin.GetVolumeName(rebuilt); err != nil || got != want {
 		k.Errorf("the rebuilt spec is called complete, but its volume name is %q (%v), want %q", got, err, want)
 	}
 }
@@ -217,7 +179,7 @@ func checkNothingLeft(k *kit, c Case) {
 	for _, directory := range []bool{false, true} {
 		n := k.node(c)
 		v := n.volume("a")
-		if directory && v.owned() {
+		if directory && v.Owned() {
 			if err := os.MkdirAll(v.GetPath(), 0o750); err != nil {
 				k.Fatal(err)
 			}
@@ -226,7 +188,7 @@ func checkNothingLeft(k *kit, c Case) {
 		if rebuilt.Complete {
 			v.assertSameName(k, n, rebuilt.Spec)
 		}
-		v.mustTearDown()
+		v.MustTearDown()
 		v.assertGone()
 		n.AssertTornDown(k)
 	}
@@ -236,25 +198,15 @@ func checkRebooted(k *kit, c Case) {
 	for _, setUp := range []bool{true, false} {
 		n := k.node(c)
 		v := n.volume("a")
-		v.mustSetUp()
-		n.reboot(k)
+		v.MustSetUp()
+		n.sim.Reboot()
 		w := v.same(n.restart())
 		if setUp {
-			w.mustSetUp()
+			w.MustSetUp()
 			w.assertShown()
 		}
-		w.mustTearDown()
+		w.MustTearDown()
 		w.assertGone()
 		n.AssertTornDown(k)
-	}
-}
-
-// reboot takes every mount away, newest first, without the plugin's knowledge.
-func (n *Node) reboot(k *kit) {
-	k.Helper()
-	for _, e := range slices.Backward(n.Mounts(k)) {
-		if _, err := mount.Unmount(k.Context(), n.mounter, e.Target, mount.UnmountOptions{}); err != nil {
-			k.Fatalf("rebooting: %v", err)
-		}
 	}
 }

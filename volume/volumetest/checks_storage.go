@@ -32,7 +32,7 @@ func checkExpand(k *kit, c Case) {
 	if spec.PersistentVolume == nil {
 		return // only these grow
 	}
-	p, _ := volume.AsExpandable(n.plugin)
+	p, _ := volume.AsExpandable(n.sim.Plugin)
 	want := resource.MustParse(newSize)
 	for range 2 {
 		got, err := p.ExpandVolumeDevice(k.Context(), spec, want, resource.MustParse(oldSize))
@@ -48,19 +48,19 @@ func checkExpand(k *kit, c Case) {
 func checkNodeExpand(k *kit, c Case) {
 	n := k.node(c)
 	v := n.volume("a")
-	if v.spec.PersistentVolume == nil {
+	if v.Spec.PersistentVolume == nil {
 		return
 	}
-	p, _ := volume.AsNodeExpandable(n.plugin)
-	v.mustSetUp()
-	options := volume.NodeResizeOptions{VolumeSpec: v.spec, DeviceMountPath: v.GetPath(),
+	p, _ := volume.AsNodeExpandable(n.sim.Plugin)
+	v.MustSetUp()
+	options := volume.NodeResizeOptions{VolumeSpec: v.Spec, DeviceMountPath: v.GetPath(),
 		NewSize: resource.MustParse(newSize), OldSize: resource.MustParse(oldSize)}
-	device, err := v.staged()
+	device, err := v.Device()
 	if err != nil {
 		k.Fatal(err)
 	}
 	if device != nil {
-		options.DeviceMountPath = device.path
+		options.DeviceMountPath = device.Path
 	}
 	for range 2 {
 		if _, err := p.NodeExpand(k.Context(), options); err != nil {
@@ -68,6 +68,6 @@ func checkNodeExpand(k *kit, c Case) {
 		}
 		v.assertShown()
 	}
-	v.mustTearDown()
+	v.MustTearDown()
 	n.AssertTornDown(k)
 }

@@ -3,10 +3,69 @@ package volumetest
 import (
 	"context"
 	"errors"
-	"path/filepath"
-	"strings"
-	"testing"
+
+	"github.com/podvol/podvol/volume/volumetest/internal/sim"
 )
+
+// operation is one of SetUp and TearDown as a check disturbs it.
+type operation struct {
+	name string
+	// prepare brings the volume into the state that the operation begins with.
+	prepare func(*podVolume)
+	run     func(context.Context, *podVolume) error
+}
+
+func setUpOperation() operation {
+	return operation{
+		name:    "SetUp",
+		prepare: func(*podVolume) {},
+		run:     func(ctx context.Context, v *podVolume) error { return v.SetUpWithDevice(ctx) },
+	}
+}
+
+func tearDownOperation() operation {
+	return operation{
+		name:    "TearDown",
+		prepare: (*podVolume).MustSetUp,
+		run:     func(ctx context.Context, v *podVolume) error { return v.TearDownWithDevice(ctx) },
+	}
+}
+
+// refreshOperation is SetUp of what is set up already.
+func refreshOperation() operation {
+	op := setUpOperation()
+	op.name, op.prepare = "another SetUp", (*podVolume).MustSetUp
+	return op
+}
+
+// points counts the calls of an undisturbed run and returns all points.
+func (k *kit) points(c Case, op operation) []sim.Point {
+	k.Helper()
+	return k.pointsOf(op.name, func(k *kit) (*Node, func(context.Context) error) {
+		v := k.node(c).volume("a")
+		op.prepare(v)
+		return v.node, func(ctx context.Context) error { return op.run(ctx, v) }
+	})
+}
+
+// pointsOf is points of an operation that begin makes ready to run.
+func (k *kit) pointsOf(name string, begin func(*kit) (*Node, func(context.Context) error)) []sim.Point {
+	k.Helper()
+	var mounter, roles int
+	k.bubble(func(k *kit) {
+		n, run := begin(k)
+		var err error
+		if mounter, roles, err = n.sim.Count(func() error { return run(k.Context()) }); err != nil {
+			k.Fatalf("%s without any fault: %v", name, err)
+		}
+	})
+	if mounter+roles == 0 {
+		k.Logf("%s makes no calls of the mounter and the roles: there is nothing to disturb", name)
+	} else {
+		k.Logf("%s makes %d calls of the mounter and %d of the roles, each disturbed before and after its effect", name, mounter, roles)
+	}
+	return sim.Points(mounter, roles)
+}
 
 // deed is what a controller has done to storage: recycled, provisioned,
 // deleted. It may fail or be cut short anywhere, and is then done again.
@@ -25,7 +84,7 @@ type trial struct {
 	settle func(*Node)
 }
 
-func (d deed) points(k *kit) []point {
+func (d deed) points(k *kit) []sim.Point {
 	k.Helper()
 	return k.pointsOf(d.name, func(k *kit) (*Node, func(context.Context) error) {
 		t := d.begin(k)
@@ -39,10 +98,10 @@ func (d deed) sweepFaults(k *kit) {
 		k.bubble(func(k *kit) {
 			defer k.Explain("%s, where %s failed", d.name, p)
 			t := d.begin(k)
-			_, remove := t.node.disturb(p, disturbance{err: errInjected})
+			_, remove := t.node.sim.Disturb(p, sim.Disturbance{Err: sim.ErrInjected})
 			err := t.run(k.Context())
 			remove()
-			if err != nil && !errors.Is(err, errInjected) {
+			if err != nil && !errors.Is(err, sim.ErrInjected) {
 				k.Errorf("the error does not wrap its cause: %v", err)
 			}
 			t.settle(t.node)
@@ -56,7 +115,7 @@ func (d deed) sweepCrashes(k *kit) {
 		k.bubble(func(k *kit) {
 			defer k.Explain("%s, where the process died in %s", d.name, p)
 			t := d.begin(k)
-			bury := t.node.die(p, t.run)
+			bury := t.node.sim.Die(p, t.run)
 			// Also where a check below ends the test.
 			defer bury()
 			t.settle(t.node.restart())
@@ -80,7 +139,7 @@ func (d deed) sweepEnds(k *kit) {
 			t := d.begin(k)
 			ctx, cancel := context.WithCancel(k.Context())
 			defer cancel()
-			_, remove := t.node.disturb(p, disturbance{hook: cancel})
+			_, remove := t.node.sim.Disturb(p, sim.Disturbance{Hook: cancel})
 			err := t.run(ctx)
 			remove()
 			t.assertCancelled(k, err)
@@ -89,7 +148,7 @@ func (d deed) sweepEnds(k *kit) {
 			k.bubble(func(k *kit) {
 				defer k.Explain("%s, where %s hung, and the later ones: %v", d.name, p, onward)
 				t := d.begin(k)
-				t.node.hang(k, p, onward, hanging{name: d.name, run: t.run, allowed: grace})
+				t.node.sim.Hang(p, onward, sim.Hanging{Name: d.name, Run: t.run, Allowed: sim.Grace})
 				t.settle(t.node)
 			})
 		}
@@ -102,15 +161,4 @@ func (t *trial) assertCancelled(k *kit, err error) {
 		k.Errorf("the error does not wrap context.Canceled: %v", err)
 	}
 	t.settle(t.node)
-}
-
-// assertNothingHeld is AssertTornDown after a deed. It bears with the directory
-// in which the plugin mounts for itself, below its own, but with nothing in it.
-func (n *Node) assertNothingHeld(t testing.TB) {
-	t.Helper()
-	own := n.GetPluginDir(n.plugin.GetPluginName())
-	isOwn := func(dir string) bool {
-		return dir == own || strings.HasPrefix(own, dir+"/") || filepath.Dir(dir) == own
-	}
-	n.Host.AssertTornDown(t, n.devices.isParent, isOwn)
 }

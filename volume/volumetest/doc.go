@@ -81,7 +81,8 @@
 // testing.TB whose failures carry the sentence, and a case. kit.node makes a
 // new plugin on a new node, Node.volume the case's volume in a pod, Node.restart
 // the same node with another instance of the plugin; kit.bubble gives virtual
-// time. A check must hold for every plugin: it never asks for a plugin's name,
+// time. Below a Node lies a sim.Node, which drives the plugin as a volume manager
+// does, and disturbs its calls. A check must hold for every plugin: it never asks for a plugin's name,
 // and derives what it expects from the case. It must fail for some broken
 // plugin, which the self-test has to show. The list below is rewritten by
 //

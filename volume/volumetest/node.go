@@ -1,16 +1,15 @@
 package volumetest
 
 import (
-	"context"
-	"fmt"
 	"strings"
+	"testing"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/volumetest/internal/faultymount"
+	"github.com/podvol/podvol/volume/volumetest/internal/sim"
 	"github.com/podvol/podvol/volume/volumetest/internal/tree"
 )
 
@@ -24,11 +23,8 @@ type Node struct {
 	Kernel bool
 
 	kit     *kit
-	plugin  volume.VolumePlugin
-	mounter faultymount.Mounter
 	working Case
-	devices *devices
-	agent   *agent
+	sim     *sim.Node // on Host
 }
 
 // node returns a new node for a case, whose source is prepared.
@@ -40,7 +36,7 @@ func (k *kit) node(c Case) *Node {
 // nodeWith is node with a Dir that may be another node's too.
 func (k *kit) nodeWith(c Case, dir string) *Node {
 	k.Helper()
-	n := &Node{Dir: dir, Kernel: k.on == onKernel, kit: k, working: c, devices: newDevices(), agent: &agent{}}
+	n := &Node{Dir: dir, Kernel: k.on == onKernel, kit: k, working: c}
 	if n.Kernel {
 		n.Host = fakehost.NewOnKernel(k, faultymount.NewKernel())
 	} else {
@@ -49,47 +45,28 @@ func (k *kit) nodeWith(c Case, dir string) *Node {
 			n.Fake.ServeType(fstype, content)
 		}
 	}
-	n.mounter = n.GetMounter().(faultymount.Mounter)
 	n.Add(k.runner.suite.Objects...)
 	if c.Prepare != nil {
 		c.Prepare(n)
 	}
-	n.start()
+	n.sim = sim.NewNode(k.T, n.Host, k.runner.newPlugin)
 	return n
 }
 
-// start gives the node a new plugin.
-func (n *Node) start() {
-	n.T().Helper()
-	n.plugin = n.kit.runner.newPlugin()
-	n.Pods = podRunnerRole{n}
-	if err := n.plugin.Init(n.Host); err != nil {
-		n.T().Fatalf("Init: %v", err)
-	}
-}
-
-// restart returns the node as it is after the agent was started again: root,
-// mounts and objects stay; plugin, host and everything they remember is new.
+// restart returns the node as it is after a restart of its agent, see [sim.Node.Restart].
 func (n *Node) restart() *Node {
 	n.T().Helper()
 	again := *n
-	again.Host, again.agent = n.Restarted(), &agent{}
-	again.start()
-	again.sweep()
+	again.sim = n.sim.Restart()
+	again.Host = again.sim.Host
 	return &again
 }
 
-// sweep has the plugin unmount what it had mounted for itself when it died, as
-// the manager does at its start.
-func (n *Node) sweep() {
-	n.T().Helper()
-	p, ok := volume.AsWorkMount(n.plugin)
-	if !ok {
-		return
-	}
-	if err := p.SweepWork(n.T().Context()); err != nil {
-		n.T().Errorf("SweepWork: %v", err)
-	}
+// AssertTornDown is that of [fakehost.Host], but bears with the directories that hold
+// the places of the node's devices as well.
+func (n *Node) AssertTornDown(t testing.TB) {
+	t.Helper()
+	n.sim.AssertTornDown(t)
 }
 
 // pod returns a pod that uses the spec.
@@ -106,10 +83,8 @@ func (n *Node) pod(name string, spec *volume.Spec) *v1.Pod {
 
 // podVolume is the case's volume in one pod.
 type podVolume struct {
+	*sim.Volume
 	node *Node
-	spec *volume.Spec
-	pod  *v1.Pod
-	volume.Mounter
 }
 
 // volume returns the case's volume in the pod of this name.
@@ -121,90 +96,18 @@ func (n *Node) volume(podName string) *podVolume {
 
 func (n *Node) volumeOf(spec *volume.Spec, pod *v1.Pod) *podVolume {
 	n.T().Helper()
-	m, err := n.plugin.NewMounter(spec, pod)
-	if err != nil {
-		n.T().Fatalf("NewMounter: %v", err)
-	}
-	return &podVolume{node: n, spec: spec, pod: pod, Mounter: m}
+	return &podVolume{n.sim.Volume(spec, pod, n.working.Args), n}
+}
+
+// volumeBy is volumeOf with a mounter that the plugin has made.
+func (n *Node) volumeBy(m volume.Mounter, spec *volume.Spec, pod *v1.Pod) *podVolume {
+	return &podVolume{n.sim.VolumeBy(m, spec, pod, n.working.Args), n}
 }
 
 // same returns the volume as a restarted node sees it.
 func (v *podVolume) same(n *Node) *podVolume {
 	n.T().Helper()
-	return n.volumeOf(v.spec, v.pod)
-}
-
-// setUp mounts the volume as a node does: where it needs a device, that is
-// attached and mounted first.
-func (v *podVolume) setUp(ctx context.Context) error {
-	if err := v.stage(ctx); err != nil {
-		return err
-	}
-	return v.SetUp(ctx, v.node.working.Args)
-}
-
-func (v *podVolume) mustSetUp() {
-	v.node.T().Helper()
-	if err := v.setUp(v.node.T().Context()); err != nil {
-		v.node.T().Fatalf("SetUp: %v", err)
-	}
-}
-
-func (v *podVolume) unmounter() volume.Unmounter {
-	v.node.T().Helper()
-	u, err := v.newUnmounter()
-	if err != nil {
-		v.node.T().Fatal(err)
-	}
-	return u
-}
-
-func (v *podVolume) newUnmounter() (volume.Unmounter, error) {
-	u, err := v.node.plugin.NewUnmounter(v.spec.Name(), v.pod.UID)
-	if err != nil {
-		return nil, fmt.Errorf("NewUnmounter: %w", err)
-	}
-	return u, nil
-}
-
-// tearDown unmounts the volume as a node does: with the last pod its device
-// goes, if it has one. It may be called from any goroutine, so it does not end the test.
-func (v *podVolume) tearDown(ctx context.Context) error {
-	u, err := v.newUnmounter()
-	if err != nil {
-		return err
-	}
-	if err := u.TearDown(ctx); err != nil {
-		return err
-	}
-	return v.release(ctx)
-}
-
-func (v *podVolume) mustTearDown() {
-	v.node.T().Helper()
-	if err := v.tearDown(v.node.T().Context()); err != nil {
-		v.node.T().Fatalf("TearDown: %v", err)
-	}
-}
-
-// owned reports whether the volume has a directory of its own below the root,
-// as all have but those that hand out a path of the node.
-func (v *podVolume) owned() bool {
-	return strings.HasPrefix(v.GetPath(), v.node.RootDir+"/")
-}
-
-// persistentVolume returns one with this source, of volume mode Filesystem.
-func persistentVolume(source v1.PersistentVolumeSource) *v1.PersistentVolume {
-	filesystem := v1.PersistentVolumeFilesystem
-	pv := &v1.PersistentVolume{}
-	pv.Name = "pv"
-	pv.Spec = v1.PersistentVolumeSpec{
-		Capacity:               v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")},
-		AccessModes:            []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
-		VolumeMode:             &filesystem,
-		PersistentVolumeSource: *source.DeepCopy(),
-	}
-	return pv
+	return n.volumeOf(v.Spec, v.Pod)
 }
 
 // ownName is part of every name that the checks give to what they make in volumes
@@ -217,15 +120,4 @@ func own(path string) string {
 		return "." + ownName + hidden
 	}
 	return ownName + path
-}
-
-// mounterCalls are all calls of the host's mounter.
-func mounterCalls(h *fakehost.Host) []fmt.Stringer {
-	var calls []fmt.Stringer
-	if m, ok := h.GetMounter().(faultymount.Mounter); ok {
-		for _, c := range m.Calls() {
-			calls = append(calls, c)
-		}
-	}
-	return calls
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/volumetest/internal/specs"
 )
 
 // disk is note with every optional capability, each as small as it can be: a
@@ -172,10 +173,10 @@ func (d diskDevice) Detach(_ context.Context, name string, _ types.NodeName) err
 }
 
 func (d *disk) NewBlockVolumeMapper(spec *volume.Spec, pod *v1.Pod) (volume.BlockVolumeMapper, error) {
-	if !isBlock(spec) {
+	if !specs.IsBlock(spec) {
 		return nil, volume.Invalid("spec.volumeMode", "must be Block")
 	}
-	plain := copySpec(spec)
+	plain := specs.Copy(spec)
 	plain.PersistentVolume.Spec.VolumeMode = nil
 	m, err := d.newMounter(plain, pod)
 	if err != nil {

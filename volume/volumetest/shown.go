@@ -24,7 +24,7 @@ func (v *podVolume) assertShown() {
 	if got := v.GetAttributes().ReadOnly; got != want.ReadOnly {
 		t.Errorf("GetAttributes().ReadOnly = %v, want %v", got, want.ReadOnly)
 	}
-	if v.owned() {
+	if v.Owned() {
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 			t.Errorf("after SetUp there is no directory at GetPath() %s: %v", dir, err)
 			return
@@ -168,7 +168,7 @@ func (v *podVolume) lookUp() (mount.Entry, bool, error) {
 // assertGone fails if anything is left of the volume's own directory.
 func (v *podVolume) assertGone() {
 	v.node.T().Helper()
-	if !v.owned() {
+	if !v.Owned() {
 		return
 	}
 	if _, err := os.Lstat(v.GetPath()); !errors.Is(err, fs.ErrNotExist) {

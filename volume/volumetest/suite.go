@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
+	"github.com/podvol/podvol/volume/volumetest/internal/specs"
 	"github.com/podvol/podvol/volume/volumetest/internal/tree"
 )
 
@@ -177,25 +178,17 @@ func Inline(source v1.VolumeSource) func(*Node) *volume.Spec {
 // this source, which the pod uses read-only or not.
 func Persistent(source v1.PersistentVolumeSource, readOnly bool) func(*Node) *volume.Spec {
 	return func(*Node) *volume.Spec {
-		return volume.NewSpecFromPersistentVolume(persistentVolume(source), readOnly)
+		return volume.NewSpecFromPersistentVolume(specs.PersistentVolume(source), readOnly)
 	}
 }
 
 // PersistentBlock is [Persistent] with volumeMode Block, for pods that write.
 func PersistentBlock(source v1.PersistentVolumeSource) func(*Node) *volume.Spec {
 	return func(*Node) *volume.Spec {
-		pv := persistentVolume(source)
+		pv := specs.PersistentVolume(source)
 		pv.Spec.VolumeMode = new(v1.PersistentVolumeBlock)
 		return volume.NewSpecFromPersistentVolume(pv, false)
 	}
-}
-
-func isBlock(spec *volume.Spec) bool {
-	if spec == nil || spec.PersistentVolume == nil {
-		return false
-	}
-	mode := spec.PersistentVolume.Spec.VolumeMode
-	return mode != nil && *mode == v1.PersistentVolumeBlock
 }
 
 // findBlocks asks each case's spec for its mode.
@@ -205,7 +198,7 @@ func (s *Suite) findBlocks(t testing.TB) {
 	for i, c := range s.Working {
 		if c.Spec != nil {
 			h := fakehost.New(t)
-			s.Working[i].block = isBlock(c.Spec(&Node{Host: h, Dir: tree.New(t)}))
+			s.Working[i].block = specs.IsBlock(c.Spec(&Node{Host: h, Dir: tree.New(t)}))
 		}
 	}
 }

@@ -1,11 +1,10 @@
-package volumetest
+package sim
 
 import (
 	"context"
 	"fmt"
 	"strings"
 	"sync"
-	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -82,32 +81,35 @@ func (a *agent) isMounted(name string) bool {
 	return a.mounted[name]
 }
 
-// staged is the device that a volume needs on the node.
-type staged struct {
-	plugin volume.DeviceMountableVolumePlugin
-	mount  volume.DeviceMounter
-	// name is the volume's, path where the device is mounted.
-	name, path string
+// Device is the device that a volume needs on the node.
+type Device struct {
+	Plugin volume.DeviceMountableVolumePlugin
+	Mount  volume.DeviceMounter
+	// Name is the volume's, Path where the device is mounted.
+	Name, Path string
 }
 
-// staged returns the volume's device; nil where the plugin needs none for it.
-func (v *podVolume) staged() (*staged, error) {
-	p, ok := volume.AsDeviceMountable(v.node.plugin)
+// Device returns the volume's device; nil where the plugin needs none for it.
+func (v *Volume) Device() (*Device, error) {
+	p, ok := volume.AsDeviceMountable(v.node.Plugin)
 	if !ok {
 		return nil, nil
 	}
-	if can, err := p.CanDeviceMount(v.spec); err != nil || !can {
+	can, err := p.CanDeviceMount(v.Spec)
+	if err != nil {
+		return nil, fmt.Errorf("CanDeviceMount: %w", err)
+	}
+	if !can {
+		return nil, nil
+	}
+	s := &Device{Plugin: p}
+	if s.Name, err = p.GetVolumeName(v.Spec); err != nil {
 		return nil, err
 	}
-	s := &staged{plugin: p}
-	var err error
-	if s.name, err = p.GetVolumeName(v.spec); err != nil {
-		return nil, err
-	}
-	if s.mount, err = p.NewDeviceMounter(); err != nil {
+	if s.Mount, err = p.NewDeviceMounter(); err != nil {
 		return nil, fmt.Errorf("NewDeviceMounter: %w", err)
 	}
-	if s.path, err = s.mount.GetDeviceMountPath(v.spec); err != nil {
+	if s.Path, err = s.Mount.GetDeviceMountPath(v.Spec); err != nil {
 		return nil, fmt.Errorf("GetDeviceMountPath: %w", err)
 	}
 	return s, nil
@@ -115,91 +117,94 @@ func (v *podVolume) staged() (*staged, error) {
 
 // stage attaches and mounts the volume's device, if it needs one, unless this
 // process has done so.
-func (v *podVolume) stage(ctx context.Context) error {
-	s, err := v.staged()
+func (v *Volume) stage(ctx context.Context) error {
+	s, err := v.Device()
 	if err != nil || s == nil {
 		return err
 	}
-	unlock, err := v.node.agent.locks.Lock(ctx, s.name)
+	unlock, err := v.node.agent.locks.Lock(ctx, s.Name)
 	if err != nil {
 		return volume.NothingDone(err)
 	}
 	defer unlock()
-	v.node.devices.use(s.name, s.path, v.GetPath())
-	if v.node.agent.isMounted(s.name) {
+	v.node.devices.use(s.Name, s.Path, v.GetPath())
+	if v.node.agent.isMounted(s.Name) {
 		return nil
 	}
-	attached, err := v.node.attach(ctx, v.spec, v.pod)
+	attached, err := v.node.Attach(ctx, v.Spec, v.Pod)
 	if err != nil {
 		return err
 	}
-	if err := s.mount.MountDevice(ctx, v.spec, attached, s.path, v.node.deviceArgs()); err != nil {
+	if err := s.Mount.MountDevice(ctx, v.Spec, attached, s.Path, v.DeviceArgs()); err != nil {
 		return fmt.Errorf("MountDevice: %w", err)
 	}
-	v.node.agent.setMounted(s.name, true)
+	v.node.agent.setMounted(s.Name, true)
 	return nil
 }
 
-func (n *Node) deviceArgs() volume.DeviceMounterArgs {
-	return volume.DeviceMounterArgs{FsGroup: n.working.Args.FsGroup, SELinuxLabel: n.working.Args.SELinuxLabel}
+// DeviceArgs are the wishes of the volume's pod about its device.
+func (v *Volume) DeviceArgs() volume.DeviceMounterArgs {
+	return volume.DeviceMounterArgs{FsGroup: v.args.FsGroup, SELinuxLabel: v.args.SELinuxLabel}
 }
 
 // release unmounts and detaches the volume's device, if it has one and no pod
 // is left that uses it.
-func (v *podVolume) release(ctx context.Context) error {
-	s, err := v.staged()
+func (v *Volume) release(ctx context.Context) error {
+	s, err := v.Device()
 	if err != nil || s == nil {
 		return err
 	}
-	unlock, err := v.node.agent.locks.Lock(ctx, s.name)
+	unlock, err := v.node.agent.locks.Lock(ctx, s.Name)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if !v.node.devices.leave(s.name, v.GetPath()) {
+	if !v.node.devices.leave(s.Name, v.GetPath()) {
 		return nil
 	}
-	u, err := s.plugin.NewDeviceUnmounter()
+	u, err := s.Plugin.NewDeviceUnmounter()
 	if err != nil {
 		return fmt.Errorf("NewDeviceUnmounter: %w", err)
 	}
-	v.node.agent.setMounted(s.name, false)
-	if err := u.UnmountDevice(ctx, s.path); err != nil {
+	v.node.agent.setMounted(s.Name, false)
+	if err := u.UnmountDevice(ctx, s.Path); err != nil {
 		return fmt.Errorf("UnmountDevice: %w", err)
 	}
-	return v.node.detach(ctx, v.spec, s.name)
+	return v.node.Detach(ctx, v.Spec, s.Name)
 }
 
-// releaseMounted is release of a device that is mounted for certain: what a
+// ReleaseMounted is MustRelease of a device that is mounted for certain: what a
 // failed call has left of one stays.
-func (v *podVolume) releaseMounted() {
-	v.node.T().Helper()
-	s, err := v.staged()
+func (v *Volume) ReleaseMounted() {
+	v.node.t.Helper()
+	s, err := v.Device()
 	if err != nil {
-		v.node.T().Fatal(err)
+		v.node.t.Fatal(err)
 	}
-	if s != nil && v.node.agent.isMounted(s.name) {
-		v.mustRelease()
-	}
-}
-
-func (v *podVolume) mustStage() {
-	v.node.T().Helper()
-	if err := v.stage(v.node.T().Context()); err != nil {
-		v.node.T().Fatal(err)
+	if s != nil && v.node.agent.isMounted(s.Name) {
+		v.MustRelease()
 	}
 }
 
-func (v *podVolume) mustRelease() {
-	v.node.T().Helper()
-	if err := v.release(v.node.T().Context()); err != nil {
-		v.node.T().Fatal(err)
+// MustStage attaches and mounts the volume's device, if it needs one.
+func (v *Volume) MustStage() {
+	v.node.t.Helper()
+	if err := v.stage(v.node.t.Context()); err != nil {
+		v.node.t.Fatal(err)
+	}
+}
+
+// MustRelease undoes MustStage, if no other pod uses the device.
+func (v *Volume) MustRelease() {
+	v.node.t.Helper()
+	if err := v.release(v.node.t.Context()); err != nil {
+		v.node.t.Fatal(err)
 	}
 }
 
 // attachable returns the plugin as one that attaches this spec's volume.
 func (n *Node) attachable(spec *volume.Spec) (volume.AttachableVolumePlugin, bool, error) {
-	p, ok := volume.AsAttachable(n.plugin)
+	p, ok := volume.AsAttachable(n.Plugin)
 	if !ok {
 		return nil, false, nil
 	}
@@ -207,9 +212,9 @@ func (n *Node) attachable(spec *volume.Spec) (volume.AttachableVolumePlugin, boo
 	return p, can && err == nil, err
 }
 
-// attach returns the path of the spec's device; empty where it is not
+// Attach returns the path of the spec's device; empty where it is not
 // attached.
-func (n *Node) attach(ctx context.Context, spec *volume.Spec, pod *v1.Pod) (string, error) {
+func (n *Node) Attach(ctx context.Context, spec *volume.Spec, pod *v1.Pod) (string, error) {
 	p, can, err := n.attachable(spec)
 	if err != nil || !can {
 		return "", err
@@ -228,7 +233,8 @@ func (n *Node) attach(ctx context.Context, spec *volume.Spec, pod *v1.Pod) (stri
 	return path, nil
 }
 
-func (n *Node) detach(ctx context.Context, spec *volume.Spec, name string) error {
+// Detach undoes Attach; name is the volume's.
+func (n *Node) Detach(ctx context.Context, spec *volume.Spec, name string) error {
 	p, can, err := n.attachable(spec)
 	if err != nil || !can {
 		return err
@@ -241,33 +247,4 @@ func (n *Node) detach(ctx context.Context, spec *volume.Spec, name string) error
 		return fmt.Errorf("detaching: %w", err)
 	}
 	return nil
-}
-
-// AssertTornDown is that of [fakehost.Host], which bears with the directories that hold
-// the places of the node's devices as well.
-func (n *Node) AssertTornDown(t testing.TB) {
-	t.Helper()
-	n.Host.AssertTornDown(t, n.devices.isParent, n.isWorkPlace)
-}
-
-// isWorkPlace reports whether a path is the directory of a plugin that mounts
-// for itself below it, or is above that.
-func (n *Node) isWorkPlace(path string) bool {
-	own := n.GetPluginDir(n.plugin.GetPluginName())
-	_, works := volume.AsWorkMount(n.plugin)
-	return works && (path == own || strings.HasPrefix(own, path+"/"))
-}
-
-// podMounts are the node's mounts without those of its devices.
-func (n *Node) podMounts(t testing.TB) []string {
-	t.Helper()
-	n.devices.mu.Lock()
-	defer n.devices.mu.Unlock()
-	var targets []string
-	for _, e := range n.Mounts(t) {
-		if !n.devices.paths[e.Target] {
-			targets = append(targets, e.Target)
-		}
-	}
-	return targets
 }
