@@ -13,34 +13,27 @@ import (
 // change: a context with a limit of its own that is derived from it would lose that, where
 // the Deadline comes sooner and is put off then. [deadline.Of] says when it ends as things
 // are.
+//
+// It ends with its parent at once. Contexts that were derived from it follow a moment later.
 type Patience struct {
 	parent context.Context
+	// inner ends when this does, at the end of the time by cancel.
+	inner  context.Context
+	cancel context.CancelCauseFunc
 	limit  time.Duration
-	done   chan struct{}
 	timer  *time.Timer
-	leave  func() bool // the parent
 
 	mu   sync.Mutex
 	ends time.Time
-	err  error
 }
 
 // NewPatience returns a context that ends after the limit, or with its parent.
 func NewPatience(parent context.Context, limit time.Duration) *Patience {
-	p := &Patience{limit: limit, done: make(chan struct{}), ends: time.Now().Add(limit)}
+	p := &Patience{limit: limit, ends: time.Now().Add(limit)}
 	p.parent = deadline.With(parent, p.end)
-	p.timer = time.AfterFunc(limit, func() { p.finish(context.DeadlineExceeded) })
-	p.leave = context.AfterFunc(parent, func() { p.finish(parent.Err()) })
+	p.inner, p.cancel = context.WithCancelCause(p.parent)
+	p.timer = time.AfterFunc(limit, func() { p.cancel(context.DeadlineExceeded) })
 	return p
-}
-
-func (p *Patience) finish(err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.err == nil {
-		p.err = err
-		close(p.done)
-	}
 }
 
 func (p *Patience) end() time.Time {
@@ -60,23 +53,25 @@ func (p *Patience) PutOff() {
 // End frees what the context uses. It must not be put off afterwards.
 func (p *Patience) End() {
 	p.timer.Stop()
-	p.leave()
-	p.finish(context.Canceled)
+	p.cancel(context.Canceled)
 }
 
 // Deadline is that of the parent.
 func (p *Patience) Deadline() (time.Time, bool) { return p.parent.Deadline() }
 
 // Done is closed when the context has ended.
-func (p *Patience) Done() <-chan struct{} { return p.done }
+func (p *Patience) Done() <-chan struct{} { return p.inner.Done() }
 
 // Err is [context.DeadlineExceeded] once the time is over, as of contexts with a
 // deadline. Contexts that are derived from it have the same error.
 func (p *Patience) Err() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.err
+	err := p.inner.Err()
+	if err != nil && context.Cause(p.inner) == context.DeadlineExceeded {
+		return context.DeadlineExceeded
+	}
+	return err
 }
 
-// Value is that of the parent, or for [deadline.Of].
+// Value is that of the parent, or for [deadline.Of]. It is not that of inner: derived contexts
+// would find inner by it, and take its error.
 func (p *Patience) Value(key any) any { return p.parent.Value(key) }

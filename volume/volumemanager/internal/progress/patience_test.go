@@ -67,3 +67,17 @@ func TestHowPatienceEnds(t *testing.T) {
 		}
 	})
 }
+
+// It has ended when the call has returned that ends its parent: an operation that is given up
+// begins nothing more.
+func TestPatienceEndsWithItsParentAtOnce(t *testing.T) {
+	for range 1000 {
+		parent, cancel := context.WithCancel(t.Context())
+		p := NewPatience(parent, time.Minute)
+		cancel()
+		if p.Err() != context.Canceled {
+			t.Fatalf("after its parent has ended: %v", p.Err())
+		}
+		p.End()
+	}
+}
