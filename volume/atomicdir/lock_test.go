@@ -142,7 +142,7 @@ func TestASolePublisherTakesNoLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer reader.Close()
-	if err := unix.Flock(int(reader.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
+	if err := eintr.Do(func() error { return unix.Flock(int(reader.Fd()), unix.LOCK_SH|unix.LOCK_NB) }); err != nil {
 		t.Fatal(err)
 	}
 	changed, err := new(Publisher).Publish(t.Context(), dir, text(map[string]string{"a": "1"}))
