@@ -56,6 +56,9 @@ const ErrNoDirectory volume.Cause = "the volume has no directory"
 // system that hangs is waited for until ctx ends. The call may be concurrent; the
 // arguments are only read.
 func Resolve(ctx context.Context, pod *v1.Pod, containerName string, volumes map[string]Directory, options Options) ([]Mount, error) {
+	if pod == nil {
+		return nil, volume.Invalid("pod", "is missing")
+	}
 	spec, field := findContainer(pod, containerName)
 	if spec == nil {
 		return nil, unknownContainer(podName(pod), containerName, containerNames(pod))

@@ -146,6 +146,9 @@ func TestResolveRefuses(t *testing.T) {
 	if _, err := containermounts.Resolve(t.Context(), pod, "other", nil, containermounts.Options{}); !errors.Is(err, containermounts.ErrUnknownContainer) {
 		t.Errorf("another container: %v", err)
 	}
+	if _, err := containermounts.Resolve(t.Context(), nil, "c", nil, containermounts.Options{}); !isInvalid(err) {
+		t.Errorf("no pod: %v", err)
+	}
 	relative := map[string]containermounts.Directory{"data": {Path: "data"}}
 	if _, err := containermounts.Resolve(t.Context(), pod, "c", relative, containermounts.Options{}); !isInvalid(err) {
 		t.Errorf("a relative path: %v", err)
