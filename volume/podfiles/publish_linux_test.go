@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/util/testenv/mounttest"
 	"github.com/podvol/podvol/util/testenv/nstest"
-	"github.com/podvol/podvol/util/testenv/testfs"
 	"github.com/podvol/podvol/util/testenv/testtool"
 	"github.com/podvol/podvol/volume/atomicdir"
 	"github.com/podvol/podvol/volume/podfiles"
@@ -25,8 +25,8 @@ import (
 func TestASetOnDisk(t *testing.T) {
 	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
 		for name, mount := range map[string]func(t testing.TB, dir string){
-			"tmpfs": testfs.Tmpfs,
-			"ext4":  testfs.Ext4,
+			"tmpfs": mounttest.MountTmpfs,
+			"ext4":  mounttest.MountExt4,
 		} {
 			t.Run(name, func(t *testing.T) {
 				dir := t.TempDir()

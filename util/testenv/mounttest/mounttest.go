@@ -4,13 +4,17 @@ package mounttest
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/util/testenv/loopdev"
 	"github.com/podvol/podvol/util/testenv/testtool"
 )
 
@@ -66,6 +70,35 @@ func EntryAt(t testing.TB, target string) (mount.Entry, bool) {
 // Tmpfs asks for a tmpfs.
 func Tmpfs(target string, options ...string) mount.Request {
 	return mount.Request{Source: "tmpfs", Target: target, FSType: "tmpfs", Options: options}
+}
+
+// MountTmpfs mounts a tmpfs at a directory until the end of the test.
+func MountTmpfs(t testing.TB, dir string) {
+	t.Helper()
+	mountForTest(t, Tmpfs(dir))
+}
+
+// MountExt4 mounts a new ext4 of 16 MiB at a directory until the end of the test. It needs
+// root outside of user namespaces, and mkfs.ext4: see [testtool.Need].
+func MountExt4(t testing.TB, dir string) {
+	t.Helper()
+	testtool.Need(t, "mkfs.ext4")
+	device := loopdev.New(t, 16<<20)
+	if out, err := exec.Command("mkfs.ext4", "-q", device.Path).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	mountForTest(t, mount.Request{Source: device.Path, Target: dir, FSType: "ext4"})
+}
+
+func mountForTest(t testing.TB, r mount.Request) {
+	t.Helper()
+	Mount(t, r)
+	t.Cleanup(func() {
+		// Not by Unmount: the test's context has ended.
+		if err := unix.Unmount(r.Target, 0); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // WithSystemCalls returns a mounter that starts no process.

@@ -17,8 +17,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/util/testenv/mounttest"
 	"github.com/podvol/podvol/util/testenv/nstest"
-	"github.com/podvol/podvol/util/testenv/testfs"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/atomicdir"
 	"github.com/podvol/podvol/volume/fakehost"
@@ -36,7 +36,7 @@ func Run(t *testing.T, newPlugin func() volume.VolumePlugin, suite volumetest.Su
 		return
 	}
 	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
-		for name, mountOn := range map[string]func(testing.TB, string){"here": nil, "tmpfs": testfs.Tmpfs, "ext4": testfs.Ext4} {
+		for name, mountOn := range map[string]func(testing.TB, string){"here": nil, "tmpfs": mounttest.MountTmpfs, "ext4": mounttest.MountExt4} {
 			t.Run(name, func(t *testing.T) {
 				if mountOn == nil {
 					runIn(t, "", newPlugin, suite)
