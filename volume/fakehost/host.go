@@ -25,8 +25,8 @@ const NodeName types.NodeName = "node1"
 // Host is a fake node. Its role fields (Secrets, ConfigMaps, Tokens,
 // TrustBundles, Allocatable, Events, HostFiles) are filled with what the other methods
 // feed; set one to nil to take that role away. Releases says of every
-// PersistentVolume that its data may be destroyed. Pods is nil. Its methods are safe for concurrent use; its fields must be set before
-// the host is used.
+// PersistentVolume that its data may be destroyed. Pods is nil. Its methods are safe for
+// concurrent use; its fields must be set before the host is used.
 type Host struct {
 	volume.Host
 	// Fake is the mounter, the same as GetMounter returns; nil on a host that

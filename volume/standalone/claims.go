@@ -111,7 +111,7 @@ type ClaimsConfig struct {
 
 // OpenClaims opens the claims of a root directory. Close of the cluster releases
 // them. If another process has the claims, the error is [embedded.ErrBusy]. If a
-// record is damaged, it is a *[persistentvolume.DamagedRecordError]. If the root directory
+// record is damaged, it is a *[persisted.DamagedError]. If the root directory
 // had claims and their directory is gone, it matches [ErrClaimsLost], and nothing is made.
 func OpenClaims(ctx context.Context, c ClaimsConfig) (*embedded.Cluster, error) {
 	mounter := c.Node.Mounter
