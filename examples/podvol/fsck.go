@@ -79,6 +79,7 @@ func fsck(ctx context.Context, s streams, o fsckOptions) error {
 		return list.close()
 	}
 	o.rootDir = rootDir
+	warnHidden(s.err, rootDir)
 	config := volumemanager.Config{
 		RootDir: rootDir, NodeName: "localhost", Objects: objects.NewStore(), Plugins: plugins.All(), Adopt: o.adopt,
 		Logger: slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn})),

@@ -3,9 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
+	"github.com/podvol/podvol/mount/host"
+	"github.com/podvol/podvol/mount/propagation"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -20,7 +23,8 @@ func statusCommand(s streams) *cobra.Command {
 			"damaged or lost. It changes nothing, takes no lock and never\n" +
 			"touches a volume, so it answers also while a server does not. What run-node\n" +
 			"knows of servers is in its /explain. Pods of one name, as of several nodes, are told\n" +
-			"apart by UID and node, which podvol unmount --uid and --node take.\n\n" +
+			"apart by UID and node, which podvol unmount --uid and --node take. In a container\n" +
+			"whose mounts the host would not see, standard error says what its manifest lacks.\n\n" +
 			"Exit code: 0 when all volumes are mounted, 1 when some are not, or something cannot\n" +
 			"be read or is lost.",
 		Args: noArgs,
@@ -40,6 +44,7 @@ func status(s streams, rootDir, output string) error {
 	if err != nil {
 		return err
 	}
+	warnHidden(s.err, rootDir)
 	mounts := table.Kernel()
 	volumes, unreadable := volumemanager.Inspect(rootDir, mounts)
 	if _, fatal := errors.AsType[*volumemanager.RootError](unreadable); fatal {
@@ -67,4 +72,12 @@ func status(s streams, rootDir, output string) error {
 		return errReported
 	}
 	return err
+}
+
+// warnHidden says if the host does not see mounts that are made here. What cannot be
+// found out is no warning: this command mounts nothing.
+func warnHidden(out io.Writer, rootDir string) {
+	if w, err := propagation.Of(host.New(host.Config{}), rootDir); err == nil && w != nil {
+		fmt.Fprintf(out, "podvol: warning: %s; %s\n", w, w.Advice())
+	}
 }

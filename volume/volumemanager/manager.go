@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/propagation"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/internal/work"
@@ -40,6 +42,8 @@ type Manager struct {
 	operator   *operator
 	recovery   *recovery
 	mountWatch *mountWatch
+
+	hidden atomic.Pointer[propagation.Warning]
 
 	began chan struct{} // closed when Run is called
 	ran   bool          // guarded by the world's lock
@@ -76,6 +80,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
+	m.hidden.Store(propagation.Warn(ctx, m.log, m.host.Mounter, m.host.RootDir))
 	changes := m.mountWatch.subscribeMounts(watching) // before the table is read for the first time
 	if err := m.recovery.recover(ctx); err != nil {
 		err = errors.Join(err, m.records.Close())
@@ -93,6 +98,10 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.end()
 	return m.close(unlock)
 }
+
+// HiddenMounts says why the host would not see mounts below the root directory: Run has
+// found, and logged, that this agent's container lacks mount propagation. Else it is nil.
+func (m *Manager) HiddenMounts() *propagation.Warning { return m.hidden.Load() }
 
 func (m *Manager) begin() bool {
 	m.mu.Lock()

@@ -51,6 +51,10 @@ const (
 	Root Mode = "root"
 	// User is root of a user namespace and an ordinary user outside of it.
 	User Mode = "user"
+	// Host is Root, and process 1 of a PID namespace of its own with a /proc that shows
+	// it: containers that f starts see the test as the host's process 1. Processes that
+	// f leaves behind end with it. It is not among the modes of [Run].
+	Host Mode = "host"
 )
 
 // What the child reports.
@@ -87,7 +91,7 @@ func RunAs(t *testing.T, modes []Mode, f func(t *testing.T)) {
 		return
 	}
 	for _, mode := range modes {
-		if mode == Root && os.Geteuid() != 0 {
+		if mode != User && os.Geteuid() != 0 {
 			continue
 		}
 		t.Run(string(mode), func(t *testing.T) { startChild(t, mode) })
@@ -115,6 +119,11 @@ func runInside(t *testing.T, mode Mode, f func(t *testing.T)) {
 			t.SkipNow()
 		}
 		t.Fatalf("make / private: %v", err)
+	}
+	if mode == Host {
+		if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+			t.Fatalf("mount the /proc of the new PID namespace: %v", err)
+		}
 	}
 	report(t, reportRan)
 	t.Cleanup(func() {
@@ -291,7 +300,11 @@ func kernelCannot(err error) bool {
 
 func namespaces(mode Mode) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
-	if mode == Root {
+	switch mode {
+	case Root:
+		return attr
+	case Host:
+		attr.Cloneflags |= unix.CLONE_NEWPID
 		return attr
 	}
 	attr.Cloneflags |= unix.CLONE_NEWUSER
