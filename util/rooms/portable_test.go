@@ -110,8 +110,11 @@ func TestWhatAdoptersLink(t *testing.T) {
 
 // What importers are given: a program that imports one package of podvol has all the modules
 // of this go.mod in its module graph, and cannot have an older one of any of them. What
-// only the examples need is in their own go.mod. The number only shrinks.
-const maxModulesOfImporters = 56
+// only the examples need is in their own go.mod. Three of them came with CSI, whose
+// drivers speak gRPC: its specification, gRPC itself, and the status codes' module. They
+// are in the graph only; TestModulesOffTheCore shows who is built with them. The number
+// only shrinks.
+const maxModulesOfImporters = 59
 
 func TestModuleGraphOfImporters(t *testing.T) {
 	for _, path := range []string{"volume/podfiles", "volume/volumemanager"} {

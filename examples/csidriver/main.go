@@ -1,0 +1,137 @@
+// Command csidriver is a CSI driver that anybody can start: its volumes are directories,
+// or image files on loop devices. It is for trying podvol, or any other program that
+// calls CSI drivers, without a cluster and without storage.
+//
+//	csidriver --socket /run/csi.sock --dir /var/lib/csidriver
+//	csidriver --socket /run/csi.sock --dir /var/lib/csidriver --disk loop
+//
+// A volume that nobody has created is made with its first use, so that a PersistentVolume
+// can have any volumeHandle. With --log each call is printed, without secrets. The
+// program ends with SIGTERM or SIGINT. Mounts and volumes stay.
+//
+// It needs the rights to mount. The calls of the services are in package csitest.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/volume/volumetest/csitest"
+)
+
+func main() {
+	o, err := parse(os.Args[1:], os.Stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "csidriver:", err)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, os.Interrupt)
+	defer stop()
+	if err := run(ctx, o, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "csidriver:", err)
+		os.Exit(1)
+	}
+}
+
+// options are the command line.
+type options struct {
+	socket string
+	log    bool
+	config csitest.Config
+}
+
+func parse(args []string, usage io.Writer) (*options, error) {
+	o := &options{}
+	o.config.Capabilities = csitest.AllCapabilities()
+	flags := flag.NewFlagSet("csidriver", flag.ContinueOnError)
+	flags.SetOutput(usage)
+	flags.StringVar(&o.socket, "socket", "", "the Unix socket to serve on")
+	flags.StringVar(&o.config.Dir, "dir", "", "the directory that holds the volumes")
+	flags.StringVar(&o.config.Name, "name", csitest.DefaultName, "the driver's name")
+	flags.StringVar(&o.config.NodeID, "node", "node1", "the node's name as the driver knows it")
+	flags.BoolVar(&o.log, "log", false, "print each call")
+	flags.BoolVar(&o.config.Capabilities.Attach, "attach", false, "volumes must be attached to the node")
+	flags.BoolVar(&o.config.Capabilities.Stage, "stage", true, "volumes are staged once for the node")
+	strict := flags.Bool("strict", false, "an unknown volume is NotFound, and not made")
+	flags.Func("disk", "the kind of volumes: directory or loop (default directory)", func(disk string) error {
+		o.config.Disk = csitest.Disk(disk)
+		if o.config.Disk != csitest.Directory && o.config.Disk != csitest.Loop {
+			return errors.New("must be directory or loop")
+		}
+		return nil
+	})
+	var names []string
+	for _, m := range csitest.Misbehaviours() {
+		names = append(names, string(m))
+	}
+	flags.Func("misbehave", "a fault of a real driver to have, repeatable: "+strings.Join(names, ", "), func(name string) error {
+		for _, m := range csitest.Misbehaviours() {
+			if string(m) == name {
+				o.config.Misbehaviours = append(o.config.Misbehaviours, m)
+				return nil
+			}
+		}
+		return errors.New("there is no such fault")
+	})
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	o.config.CreateOnUse = !*strict
+	return o, o.complete(flags.Args())
+}
+
+// complete checks what the flags cannot check by themselves.
+func (o *options) complete(rest []string) (err error) {
+	switch {
+	case len(rest) > 0:
+		return fmt.Errorf("unexpected argument %q", rest[0])
+	case o.socket == "":
+		return errors.New("--socket is missing")
+	case o.config.Dir == "":
+		return errors.New("--dir is missing")
+	}
+	if o.socket, err = filepath.Abs(o.socket); err != nil {
+		return err
+	}
+	o.config.Dir, err = filepath.Abs(o.config.Dir)
+	return err
+}
+
+// run serves the driver until ctx ends.
+func run(ctx context.Context, o *options, out io.Writer) error {
+	driver := csitest.New(o.config)
+	if o.log {
+		show(driver, out)
+	}
+	if err := driver.Start(o.socket); err != nil {
+		return err
+	}
+	c := driver.Config()
+	fmt.Fprintf(out, "%s %s serves %s volumes below %s on %s\n", c.Name, c.Version, c.Disk, c.Dir, o.socket)
+	<-ctx.Done()
+	return driver.Stop()
+}
+
+// show prints each call before it takes effect.
+func show(driver *csitest.Driver, out io.Writer) {
+	var mu sync.Mutex // calls come from several goroutines
+	driver.Inject(csitest.Fault{Match: func(call csitest.Call) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Fprintln(out, call)
+		return false
+	}})
+}

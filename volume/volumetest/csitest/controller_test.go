@@ -1,0 +1,152 @@
+package csitest_test
+
+import (
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/podvol/podvol/volume/volumetest/csitest"
+)
+
+func (b *bench) create(name string, bytes, limit int64) (*csi.Volume, error) {
+	r, err := b.controller.CreateVolume(patience(b.t), &csi.CreateVolumeRequest{
+		Name: name, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes, LimitBytes: limit},
+		VolumeCapabilities: []*csi.VolumeCapability{mountCapability("")}})
+	return r.GetVolume(), err
+}
+
+func TestCreateAndDelete(t *testing.T) {
+	b := newBench(t, staged())
+	first, err := b.create("pvc-1", 1<<20, 0)
+	b.must(err)
+	again, err := b.create("pvc-1", 1<<20, 0)
+	b.must(err)
+	if first.VolumeId != again.VolumeId || first.CapacityBytes != 1<<20 {
+		t.Errorf("%v, and again %v", first, again)
+	}
+	for name, tc := range map[string]struct {
+		name         string
+		bytes, limit int64
+		want         codes.Code
+	}{
+		"no name":             {"", 1, 0, codes.InvalidArgument},
+		"another size":        {"pvc-1", 1 << 21, 0, codes.AlreadyExists},
+		"smaller limit":       {"pvc-1", 1 << 10, 1 << 10, codes.AlreadyExists},
+		"more than its limit": {"pvc-2", 2, 1, codes.OutOfRange},
+		"more than there is":  {"pvc-2", 1 << 50, 0, codes.OutOfRange},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := b.create(tc.name, tc.bytes, tc.limit)
+			b.wantCode(err, tc.want)
+		})
+	}
+	for range 2 {
+		_, err := b.controller.DeleteVolume(patience(t), &csi.DeleteVolumeRequest{VolumeId: first.VolumeId})
+		b.must(err)
+	}
+	if ids, err := b.driver.Volumes(); len(ids) > 0 || err != nil {
+		t.Errorf("volumes %v, %v", ids, err)
+	}
+}
+
+func TestListsArePaged(t *testing.T) {
+	b := newBench(t, staged())
+	for _, id := range []string{"a", "b", "c"} {
+		b.add(id, csitest.Directory)
+	}
+	var ids []string
+	for token := ""; ; {
+		r, err := b.controller.ListVolumes(patience(t), &csi.ListVolumesRequest{MaxEntries: 2, StartingToken: token})
+		b.must(err)
+		for _, e := range r.Entries {
+			ids = append(ids, e.Volume.VolumeId)
+		}
+		if token = r.NextToken; token == "" {
+			break
+		}
+	}
+	if slices.Sort(ids); !slices.Equal(ids, []string{"a", "b", "c"}) {
+		t.Errorf("volumes %v", ids)
+	}
+	_, err := b.controller.ListVolumes(patience(t), &csi.ListVolumesRequest{StartingToken: "mine"})
+	b.wantCode(err, codes.Aborted)
+	r, err := b.controller.GetCapacity(patience(t), &csi.GetCapacityRequest{})
+	if b.must(err); r.AvailableCapacity != 1<<40-3*64<<20 {
+		t.Errorf("%d bytes are left", r.AvailableCapacity)
+	}
+}
+
+func TestAttachingKeepsItsLimit(t *testing.T) {
+	c := staged()
+	c.Capabilities.Attach, c.MaxVolumesPerNode = true, 1
+	b := newBench(t, c)
+	b.add("v1", csitest.Directory)
+	b.add("v2", csitest.Directory)
+	attach := func(id, node string) error {
+		_, err := b.controller.ControllerPublishVolume(patience(t), &csi.ControllerPublishVolumeRequest{VolumeId: id, NodeId: node, VolumeCapability: mountCapability("")})
+		return err
+	}
+	b.must(attach("v1", "node1"), attach("v1", "node1"))
+	b.wantCode(attach("v2", "node1"), codes.ResourceExhausted)
+	b.wantCode(attach("v1", "other"), codes.NotFound)
+	if attached := b.driver.Attached(); !slices.Equal(attached, []string{"v1"}) {
+		t.Errorf("attached %v", attached)
+	}
+	for range 2 {
+		_, err := b.controller.ControllerUnpublishVolume(patience(t), &csi.ControllerUnpublishVolumeRequest{VolumeId: "v1"})
+		b.must(err)
+	}
+	b.must(attach("v2", "node1"))
+}
+
+func TestWhatTheDriverTells(t *testing.T) {
+	c := staged()
+	c.MaxVolumesPerNode, c.Topology, c.NodeID = 7, map[string]string{"zone": "a"}, "n7"
+	b := newBench(t, c)
+	ctx := patience(t)
+	info, err := b.node.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
+	if b.must(err); info.NodeId != "n7" || info.MaxVolumesPerNode != 7 || info.AccessibleTopology.Segments["zone"] != "a" {
+		t.Errorf("%v", info)
+	}
+	can, err := b.node.NodeGetCapabilities(ctx, &csi.NodeGetCapabilitiesRequest{})
+	if b.must(err); len(can.Capabilities) != 7 {
+		t.Errorf("%v", can)
+	}
+	b.add("v1", csitest.Directory)
+	b.must(b.stage(ctx, "v1", mountCapability("")))
+	stats, err := b.node.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: "v1", VolumePath: b.staging(false)})
+	if b.must(err); len(stats.Usage) != 2 || stats.Usage[0].Total == 0 || stats.Usage[1].Total == 0 {
+		t.Errorf("%v", stats)
+	}
+	_, err = b.node.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: "v1", VolumePath: b.target()})
+	b.wantCode(err, codes.NotFound)
+	group := mountCapability("")
+	group.GetMount().VolumeMountGroup = "0"
+	b.must(b.stage(ctx, "v1", group))
+	if info, err := os.Stat(b.staging(false)); err != nil || info.Mode()&os.ModeSetgid == 0 {
+		t.Errorf("given to a group it is %v, %v", info, err)
+	}
+}
+
+func TestBadRequests(t *testing.T) {
+	b := newBench(t, staged())
+	b.add("v1", csitest.Directory)
+	ctx := patience(t)
+	b.wantCode(b.stage(ctx, "none", mountCapability("")), codes.NotFound)
+	b.wantCode(b.stage(ctx, "", mountCapability("")), codes.InvalidArgument)
+	b.wantCode(b.stage(ctx, "v1", nil), codes.InvalidArgument)
+	b.wantCode(b.stage(ctx, "v1", &csi.VolumeCapability{}), codes.InvalidArgument)
+	b.wantCode(b.stage(ctx, "v1", blockCapability()), codes.InvalidArgument)
+	if _, err := b.driver.AddVolume("tape", 0, "tape"); err == nil {
+		t.Error("a disk of an unknown kind")
+	}
+	b.driver.Configure(func(c *csitest.Config) { c.Capabilities.SingleNodeMultiWriter, c.CreateOnUse = false, true })
+	multi := mountCapability("")
+	multi.AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
+	b.wantCode(b.stage(ctx, "v1", multi), codes.InvalidArgument)
+	b.must(b.stage(ctx, "made/when\nused", mountCapability("")))
+	b.wantViolations(0)
+}

@@ -1,0 +1,275 @@
+package csitest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/format"
+	"github.com/podvol/podvol/mount/host"
+	"github.com/podvol/podvol/util/fault"
+)
+
+// DefaultName is the name of a driver without another one.
+const DefaultName = "csitest.podvol.io"
+
+// Disk is a kind of volume.
+type Disk string
+
+const (
+	// Directory is a directory that is bound to its places. It needs no device, works
+	// on a fake mounter and cannot be a block volume. Its size is not enforced.
+	Directory Disk = "directory"
+	// Loop is an image file on a loop device. It needs root.
+	Loop Disk = "loop"
+)
+
+// Config describes a driver.
+type Config struct {
+	// Name is the driver's name; empty: [DefaultName].
+	Name string
+	// Version is the driver's own version; empty: "1.0.0".
+	Version string
+	// NodeID is the node's name as the driver knows it; empty: "node1".
+	NodeID string
+	// Dir holds the volumes. The driver makes it. It must be of this driver alone.
+	Dir string
+	// Mounter makes the mounts; nil: host.New(host.Config{}).
+	Mounter mount.Interface
+	// Disk is the kind of volumes whose context and parameters name no other by the
+	// key "disk"; empty: [Directory].
+	Disk Disk
+	// CreateOnUse makes a volume when the node is asked for an unknown one, as if
+	// somebody had created it before. Else an unknown volume is NotFound.
+	CreateOnUse bool
+	// Capabilities are the optional abilities of the driver.
+	Capabilities Capabilities
+	// MaxVolumesPerNode and Topology are told by NodeGetInfo. ControllerPublishVolume
+	// keeps the limit.
+	MaxVolumesPerNode int64
+	Topology          map[string]string
+	// Misbehaviours are the faults of real drivers that this one has.
+	Misbehaviours []Misbehaviour
+}
+
+// Capabilities are the optional abilities of a driver.
+type Capabilities struct {
+	// Controller offers the Controller service.
+	Controller bool
+	// Attach needs ControllerPublishVolume before a volume is used on a node.
+	Attach bool
+	// Stage needs NodeStageVolume before NodePublishVolume.
+	Stage bool
+	// Stats, Expand and Health offer NodeGetVolumeStats, the two calls that expand,
+	// and the two calls of the node's health.
+	Stats, Expand, Health bool
+	// SingleNodeMultiWriter knows the two access modes that tell one pod from one node.
+	SingleNodeMultiWriter bool
+	// VolumeMountGroup gives volumes to the group of the call.
+	VolumeMountGroup bool
+}
+
+// AllCapabilities returns every ability but Attach.
+func AllCapabilities() Capabilities {
+	return Capabilities{Controller: true, Stage: true, Stats: true, Expand: true, Health: true, SingleNodeMultiWriter: true, VolumeMountGroup: true}
+}
+
+// Driver is one CSI driver. It outlives the servers that [Driver.Start] starts. Its
+// methods are safe for concurrent use. [Driver.Close] must be called at the end.
+type Driver struct {
+	faults fault.Injector[Call]
+	after  sync.WaitGroup // work that goes on after its call was answered
+
+	mu        sync.Mutex
+	config    Config
+	format    *format.Formatter
+	server    *server
+	running   map[string]*runningCall // by volume
+	staged    map[string]string       // volume to path
+	published map[string]string       // path to volume
+	attached  map[string]string       // volume to node
+	unpublish map[string]bool         // inline volumes that were unpublished once
+	broken    []string                // rules that callers broke
+}
+
+// server is one life of the driver.
+type server struct {
+	grpc   *grpc.Server
+	socket string
+	ended  chan struct{}
+	dead   chan struct{} // closed by Kill and Stop
+}
+
+func (s *server) isDead() bool {
+	select {
+	case <-s.dead:
+		return true
+	default:
+		return false
+	}
+}
+
+// New returns a driver. It does no I/O.
+func New(config Config) *Driver {
+	d := &Driver{running: map[string]*runningCall{}, staged: map[string]string{}, published: map[string]string{}, attached: map[string]string{}, unpublish: map[string]bool{}}
+	d.setConfig(config)
+	return d
+}
+
+func (d *Driver) setConfig(c Config) {
+	c.Name, c.Version, c.NodeID = cmp.Or(c.Name, DefaultName), cmp.Or(c.Version, "1.0.0"), cmp.Or(c.NodeID, "node1")
+	c.Disk = cmp.Or(c.Disk, Directory)
+	if c.Mounter == nil {
+		c.Mounter = host.New(host.Config{})
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.config, d.format = c, format.New(format.Config{Mounter: c.Mounter})
+}
+
+// Config returns the configuration with its defaults. The caller must not change what
+// it points to.
+func (d *Driver) Config() Config {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.config
+}
+
+// Configure changes the configuration. A server that is running uses the new one from
+// its next call on. Dir and Mounter must stay.
+func (d *Driver) Configure(change func(*Config)) {
+	c := d.Config()
+	change(&c)
+	d.setConfig(c)
+}
+
+// Start serves the driver on a socket until [Driver.Kill], [Driver.Stop] or
+// [Driver.Close]. A socket that an earlier life left there is replaced. It fails if
+// the driver is running already.
+func (d *Driver) Start(socket string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.server != nil {
+		return fmt.Errorf("the driver is running already, on %s", d.server.socket)
+	}
+	if err := os.MkdirAll(d.config.Dir, 0o750); err != nil {
+		return err
+	}
+	if info, err := os.Lstat(socket); err == nil && info.Mode().Type() == fs.ModeSocket {
+		if err := os.Remove(socket); err != nil {
+			return err
+		}
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		return err
+	}
+	listener.SetUnlinkOnClose(false) // a killed process leaves its socket
+	s := &server{socket: socket, ended: make(chan struct{}), dead: make(chan struct{})}
+	s.grpc = grpc.NewServer(grpc.UnaryInterceptor(d.intercept(s)))
+	csi.RegisterIdentityServer(s.grpc, identity{d: d})
+	csi.RegisterNodeServer(s.grpc, node{d: d})
+	if d.config.Capabilities.Controller || d.config.Capabilities.Attach {
+		csi.RegisterControllerServer(s.grpc, controller{d: d})
+	}
+	d.server = s
+	go func() {
+		defer close(s.ended)
+		_ = s.grpc.Serve(listener) // its only errors are those of the end
+	}()
+	return nil
+}
+
+// Kill ends the driver as SIGKILL does: connections are cut, calls under way end
+// without an answer, and the socket's file stays. A hook of [Fault] may call it. It
+// does nothing if the driver is not running.
+func (d *Driver) Kill() {
+	if s := d.takeServer(); s != nil {
+		close(s.dead)
+		s.grpc.Stop()
+	}
+}
+
+// Stop lets the calls under way end, and removes the socket. It does nothing if the
+// driver is not running. It may wait for as long as a call hangs.
+func (d *Driver) Stop() error {
+	s := d.takeServer()
+	if s == nil {
+		return nil
+	}
+	s.grpc.GracefulStop()
+	close(s.dead)
+	<-s.ended
+	if err := os.Remove(s.socket); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func (d *Driver) takeServer() *server {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.server
+	d.server = nil
+	return s
+}
+
+// Settle waits for work that goes on after its call was answered.
+func (d *Driver) Settle() { d.after.Wait() }
+
+// Close kills the driver, waits for its work, takes off what it had mounted, and frees
+// its loop devices. Volumes stay. It may be called twice.
+func (d *Driver) Close() error {
+	d.Kill()
+	d.Settle()
+	d.mu.Lock()
+	var places []string
+	for place := range d.published {
+		places = append(places, place)
+	}
+	for _, place := range d.staged {
+		places = append(places, place)
+	}
+	c := d.config
+	clear(d.published)
+	clear(d.staged)
+	d.mu.Unlock()
+	var errs []error
+	slices.Sort(places)
+	for _, place := range slices.Backward(places) {
+		errs = append(errs, unmountAll(context.Background(), c.Mounter, place))
+	}
+	return errors.Join(append(errs, detachBelow(c.Dir))...)
+}
+
+// Reboot forgets what is staged, published and attached on the node, as a reboot does.
+// The caller takes the mounts off. Loop devices are freed.
+func (d *Driver) Reboot() error {
+	d.mu.Lock()
+	clear(d.published)
+	clear(d.staged)
+	dir := d.config.Dir
+	d.mu.Unlock()
+	return detachBelow(dir)
+}
+
+// Dial returns a connection to a driver's socket, for the generated clients of the
+// specification. It connects with the first call. The caller closes it.
+func Dial(socket string) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///"+socket,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, path string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}))
+}
