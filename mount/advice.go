@@ -74,6 +74,8 @@ func (c Cause) adviseLocal(e *Error) string {
 		return fmt.Sprintf("Replace %s by a real directory; links are not followed so that a mount cannot be led astray.", e.Target)
 	case ErrTargetReplaced:
 		return fmt.Sprintf("Find out who else changes the directory of %s: nobody but this agent should be able to.", e.Target)
+	case ErrUnwrapped:
+		return "Call host.Wrap of mount/host once for the mounter, where the program makes it, and give its result to everything that mounts."
 	case ErrNeedsCommand:
 		return "Allow mount(8) on this node (Via: ViaBest), or ask for what the kernel can do alone: a file system type it has itself, and no options that mount(8) carries out."
 	case ErrNoIDMap:

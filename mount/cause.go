@@ -81,6 +81,8 @@ const (
 	// ErrNeedsCommand: host.ViaSystemCalls was asked for, and the mount cannot be
 	// made by system calls alone.
 	ErrNeedsCommand Cause = "the mount needs mount(8), which is not to be used here"
+	// ErrUnwrapped: [Mount] or [Unmount] got a mounter that is no [ContextMounter].
+	ErrUnwrapped Cause = "the mounter takes no context"
 	// ErrNoIDMap: an idmapped mount cannot be made of it; a *host.IDMapError says
 	// why.
 	ErrNoIDMap Cause = "the files cannot be shown with other owners"

@@ -8,10 +8,11 @@
 //     enough, else the mount(8) command with its helpers;
 //   - the fake, fakemount.New in mount/fakemount: a faithful mount table in memory with
 //     content effects and injected faults, for tests and dry runs;
-//   - any mounter written for mount-utils.
+//   - any mounter written for mount-utils, after host.Wrap has given it contexts, a mount
+//     table and the ladder of an unmount.
 //
-// Callers use the functions [Mount] and [Unmount], which bring a context to all
-// three, and table.Of in mount/table for questions. Failures are *[Error] values with a
+// Callers use the functions [Mount] and [Unmount], which take a context, and table.Of in
+// mount/table for questions. Failures are *[Error] values with a
 // typed [Cause] and a sentence of advice.
 //
 // A question is answered from the mount table and not by the mounted file system,

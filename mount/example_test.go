@@ -82,3 +82,17 @@ func ExampleError() {
 	// Create /does/not/exist first.
 	// may still happen: false
 }
+
+// A mounter that was written for mount-utils is wrapped once.
+func ExampleMount_wrapped() {
+	var mounter mount.Interface = host.Wrap(k8smount.New(""), nil)
+	err := mount.Mount(context.Background(), mounter, mount.Request{
+		Source: "scratch", Target: "relative", FSType: "tmpfs",
+	})
+	fmt.Println(errors.Is(err, mount.ErrNoTarget))
+	entry, mounted, err := table.Of(mounter).At("/proc")
+	fmt.Println(entry.FSType, mounted, err)
+	// Output:
+	// true
+	// proc true <nil>
+}

@@ -13,13 +13,12 @@ import (
 
 	"github.com/podvol/podvol/mount/internal/failure"
 	"github.com/podvol/podvol/mount/internal/mountopt"
-	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/secretopt"
 )
 
 // Interface is the mounter of k8s.io/mount-utils, so that every mounter written for it
-// fits. To mount or unmount, callers in this module use [Mount] and [Unmount] and never
-// its methods.
+// fits. A program calls host.Wrap once for such a mounter. To mount or unmount, callers in
+// this module use [Mount] and [Unmount] and never its methods.
 type Interface = k8smount.Interface
 
 // MountPoint is one line of [Interface].List.
@@ -74,8 +73,8 @@ func (r Request) Args() []string {
 	return append(args, r.Target)
 }
 
-// ContextMounter is implemented by mounters that can be interrupted. A mounter
-// without it is used by [Mount] and [Unmount] through its plain methods.
+// ContextMounter is a mounter that can be interrupted, and that forces an unmount where
+// its caller wants that. host.Wrap makes one of any other mounter.
 type ContextMounter interface {
 	Interface
 	// MountContext mounts. Its errors are *[Error] values. It may be called
@@ -122,35 +121,26 @@ type UnmountOptions struct {
 	Holders bool
 }
 
-// plainCalls holds the outstanding calls of mounters that know no context, by
-// cleaned target. It is the one variable of this package: a call hangs in the kernel
-// on behalf of the whole process, so "one goroutine for each target" is a
-// property of the process too, for all callers.
-var plainCalls blockingcall.Group[string]
-
-// Mount mounts with m.
+// Mount mounts with m, by MountContext.
 //
-//   - If m implements [ContextMounter], Mount uses that.
-//   - Otherwise the plain method runs in a goroutine of its own, one at a time for each
-//     target. If ctx ends first, Mount returns an *[Error] with Uncertain set, and the
-//     mount may still appear. If ctx has ended before, nothing is begun. Errors of a
-//     plain mounter are wrapped in an *[Error] as well.
+//   - m must be a [ContextMounter], as the results of host.New, fakemount.New and
+//     host.Wrap are. For any other mounter the error matches [ErrUnwrapped], and nothing
+//     was begun.
 //   - Options that are known to carry a password or a key, such as password= of CIFS,
 //     count as sensitive.
 //
 // It is safe for concurrent use if m is.
 func Mount(ctx context.Context, m Interface, request Request) error {
 	request = request.apart()
-	if cm, ok := m.(ContextMounter); ok {
-		return cm.MountContext(ctx, request)
+	cm, ok := m.(ContextMounter)
+	if !ok {
+		return request.NotBegun(unwrapped(m))
 	}
-	err := plainCalls.Do(ctx, filepath.Clean(request.Target), func() error {
-		if mountopt.IsDescriptor(request.Source) {
-			return m.MountSensitiveWithoutSystemdWithMountFlags(request.Source, request.Target, request.FSType, request.Options, request.Sensitive, []string{mountopt.NoCanonicalize})
-		}
-		return m.MountSensitive(request.Source, request.Target, request.FSType, request.Options, request.Sensitive)
-	})
-	return request.Failed(err)
+	return cm.MountContext(ctx, request)
+}
+
+func unwrapped(m Interface) error {
+	return failure.Of(ErrUnwrapped, fmt.Errorf("%T has no MountContext and no UnmountContext; host.Wrap gives it those", m))
 }
 
 // apart returns the request with the options among Options that carry a secret moved
@@ -164,21 +154,14 @@ func (r Request) apart() Request {
 	return r
 }
 
-// Unmount unmounts the topmost mount at target with m.
-//
-//   - If m implements [ContextMounter], Unmount uses that.
-//   - Otherwise only the normal rung exists, and options are ignored. The plain Unmount
-//     runs in a goroutine of its own, one at a time for each target. If ctx ends first,
-//     the *[Error] has Uncertain set.
+// Unmount unmounts the topmost mount at target with m, by UnmountContext. m must be a
+// [ContextMounter], as for [Mount].
 func Unmount(ctx context.Context, m Interface, target string, options UnmountOptions) (Rung, error) {
-	if cm, ok := m.(ContextMounter); ok {
-		return cm.UnmountContext(ctx, target, options)
+	cm, ok := m.(ContextMounter)
+	if !ok {
+		return RungNone, UnmountFailed(target, unwrapped(m))
 	}
-	err := plainCalls.Do(ctx, filepath.Clean(target), func() error { return m.Unmount(target) })
-	if nothingBegun(err) {
-		return RungNone, UnmountFailed(target, err)
-	}
-	return RungNormal, UnmountFailed(target, err)
+	return cm.UnmountContext(ctx, target, options)
 }
 
 // Check refuses a request of which no mount can be made: no absolute mount point, a NUL

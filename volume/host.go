@@ -40,11 +40,9 @@ type Host struct {
 	// RootDir is the absolute directory of all files of the host.
 	RootDir  string
 	NodeName types.NodeName
-	// Mounter mounts. If it has no mount table of its own, plugins read the whole
-	// table of the process for each question (table.Of). To avoid that,
-	// call table.Keep for it once and set Mounter to the result, as
-	// volumemanager.New and embedded.Open do. The result of host.New has a
-	// table.
+	// Mounter mounts. Plugins need one with contexts and a mount table, as those of
+	// host.New and fakemount.New are. host.Wrap makes one of any other mounter, as
+	// volumemanager.New and embedded.Open do.
 	Mounter mountutils.Interface
 
 	Secrets      SecretGetter

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/blockingcall"
 )
 
@@ -16,7 +17,7 @@ const DefaultFSType = "ext4"
 
 // Config configures a [Formatter].
 type Config struct {
-	// Mounter mounts; it must not be nil.
+	// Mounter mounts; it must not be nil. It is given what it lacks by host.Wrap.
 	Mounter mount.Interface
 	// Logger gets a line for every mkfs, fsck and resize; nil logs nothing.
 	Logger *slog.Logger
@@ -44,6 +45,7 @@ func New(c Config) *Formatter {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	c.Mounter = host.Wrap(c.Mounter, c.Logger)
 	f := &Formatter{config: c}
 	if c.MaxFormats > 0 {
 		f.slots = make(chan struct{}, c.MaxFormats)

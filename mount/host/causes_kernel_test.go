@@ -336,6 +336,7 @@ func recordedCauses() map[string]string {
 func testedElsewhere() map[string]string {
 	return map[string]string{
 		"ErrNoIDMap":            "TestIDMapsAreRefused",
+		"ErrUnwrapped":          "TestUnwrappedMounterIsRefused",
 		"ErrTargetReplaced":     "TestCommandLedElsewhere",
 		"ErrAccessDenied":       "TestNFSWithoutHelper",
 		"ErrNoSuchExport":       "TestNFSWithoutHelper",

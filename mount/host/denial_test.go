@@ -111,12 +111,12 @@ func TestAdviceForTheKernelsModules(t *testing.T) {
 func TestOptionNamedByAPlainMounter(t *testing.T) {
 	said := errors.New("mount failed: exit status 32\nOutput: mount: /t: fsconfig() failed: ext4: Unknown parameter 'hunter2'.")
 	request := mount.Request{Source: "/dev/sda", Target: "/t", FSType: "ext4", Options: []string{"hunter2"}}
-	err := mount.Mount(t.Context(), mounttest.Plain{Err: said}, request)
+	err := mount.Mount(t.Context(), host.Wrap(mounttest.Plain{Err: said}, nil), request)
 	if e, ok := errors.AsType[*mount.Error](err); !ok || e.Cause != mount.ErrBadOption || e.Option != "hunter2" {
 		t.Errorf("err = %#v", err)
 	}
 	request.Options, request.Sensitive = nil, []string{"hunter2"}
-	err = mount.Mount(t.Context(), mounttest.Plain{Err: said}, request)
+	err = mount.Mount(t.Context(), host.Wrap(mounttest.Plain{Err: said}, nil), request)
 	if e, ok := errors.AsType[*mount.Error](err); !ok || e.Option != "<masked>" {
 		t.Errorf("err = %#v", err)
 	}

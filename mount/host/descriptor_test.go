@@ -39,7 +39,7 @@ func TestBindOfADescriptorByCommand(t *testing.T) {
 	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		testtool.Need(t, "mount")
-		for name, m := range map[string]mount.Interface{"ours": host.New(host.Config{Via: host.ViaCommand}), "mount-utils": k8smount.New("")} {
+		for name, m := range map[string]mount.Interface{"ours": host.New(host.Config{Via: host.ViaCommand}), "mount-utils": host.Wrap(k8smount.New(""), nil)} {
 			volume, target := t.TempDir(), t.TempDir()
 			testtool.WriteFile(t, "wanted", testtool.MkdirAll(t, volume, "sub"), "file")
 			file, err := os.OpenFile(filepath.Join(volume, "sub"), unix.O_PATH, 0)

@@ -206,12 +206,12 @@ func TestCausesOfErrors(t *testing.T) {
 	}
 	request := mount.Request{Source: "a:/b", Target: "/t", FSType: "nfs"}
 	for _, tc := range mounting {
-		err := mount.Mount(t.Context(), mounttest.Plain{Err: tc.err}, request)
+		err := mount.Mount(t.Context(), host.Wrap(mounttest.Plain{Err: tc.err}, nil), request)
 		if e, ok := errors.AsType[*mount.Error](err); !ok || e.Cause != tc.want || !errors.Is(err, tc.err) {
 			t.Errorf("mount: %v has the cause %v, want %v", tc.err, err, tc.want)
 		}
 	}
-	err := mount.Mount(t.Context(), mounttest.Plain{Err: text("wrong fs type, bad superblock, missing codepage or helper program")}, mount.Request{Source: "/dev/sda", Target: "/t", FSType: "ext4"})
+	err := mount.Mount(t.Context(), host.Wrap(mounttest.Plain{Err: text("wrong fs type, bad superblock, missing codepage or helper program")}, nil), mount.Request{Source: "/dev/sda", Target: "/t", FSType: "ext4"})
 	if !errors.Is(err, mount.ErrWrongFilesystem) {
 		t.Errorf("a device's file system has no helper: %v", err)
 	}
@@ -227,7 +227,7 @@ func TestCausesOfErrors(t *testing.T) {
 		{text("umount: /t: no mount point specified."), []error{mount.ErrNotMounted}},
 	}
 	for _, tc := range unmounting {
-		_, err := mount.Unmount(t.Context(), mounttest.Plain{Err: tc.err}, "/t", mount.UnmountOptions{})
+		_, err := mount.Unmount(t.Context(), host.Wrap(mounttest.Plain{Err: tc.err}, nil), "/t", mount.UnmountOptions{})
 		for _, want := range tc.want {
 			if !errors.Is(err, want) {
 				t.Errorf("unmount: %v does not match %v: %v", tc.err, want, err)

@@ -10,6 +10,9 @@
 //	  command                run mount(8), verify where it mounted    command.go, command_verify.go
 //	  explain                the cause, with what the node has        native_error.go, node_facts.go
 //
+// [Wrap] gives a mounter of another module the same contexts, mount table and ladder
+// (wrap.go).
+//
 // And how one is unmounted:
 //
 //	Mounter.UnmountContext   finds the mount                          unmount.go

@@ -60,8 +60,13 @@ import (
 //     /dev), whose number says nothing;
 //   - and every mount that is not in the mount table.
 func (m *Mounter) UnmountContext(ctx context.Context, target string, options mount.UnmountOptions) (mount.Rung, error) {
+	return m.unmount(ctx, target, options, nil)
+}
+
+// unmount is UnmountContext. Its normal rung is that of by, if that is not nil.
+func (m *Mounter) unmount(ctx context.Context, target string, options mount.UnmountOptions, by *foreign) (mount.Rung, error) {
 	start := time.Now()
-	u := &hostUnmount{m: m, target: filepath.Clean(target)}
+	u := &hostUnmount{m: m, by: by, target: filepath.Clean(target)}
 	rung, err := u.run(ctx, target, options)
 	if log := m.config.Logger; rung > mount.RungNormal || log.Enabled(ctx, slog.LevelDebug) {
 		u.log(ctx, log, rung, time.Since(start), err)
@@ -73,6 +78,7 @@ func (m *Mounter) UnmountContext(ctx context.Context, target string, options mou
 // rungs act on whatever is topmost.
 type hostUnmount struct {
 	m      *Mounter
+	by     *foreign // whose normal rung it is; nil: the kernel's
 	target string
 	// found is the mount to be unmounted; nil until it is found. An abandoned
 	// call may set it.
@@ -161,12 +167,18 @@ func (u *hostUnmount) Attempt(ctx context.Context, _ mount.Rung, flags int) (mad
 
 // unmount makes the system call, if the mount is still there.
 func (u *hostUnmount) unmount(g *gate, flags int) error {
+	foreign := u.by != nil && flags&(unix.MNT_FORCE|unix.MNT_DETACH) == 0
 	parent, err := openPath(unix.AT_FDCWD, filepath.Dir(u.target), unix.O_DIRECTORY)
-	if err != nil {
+	switch {
+	case err == nil:
+		defer unix.Close(parent)
+	case !foreign:
 		return err
 	}
-	defer unix.Close(parent)
 	defer u.m.turns.take(u.target)()
+	if foreign {
+		return u.by.unmount(u, g, func() (bool, error) { return u.isGone(parent) })
+	}
 	if gone, err := u.isGone(parent); gone || err != nil {
 		return err
 	}
@@ -245,6 +257,9 @@ func (u *hostUnmount) HasForce(ctx context.Context) bool {
 // fail makes the *Error of a failed unmount. The kernel says EINVAL both where
 // nothing is mounted and where a mount belongs to a more privileged namespace.
 func (u *hostUnmount) fail(ctx context.Context, err error, options mount.UnmountOptions) error {
+	if given, ok := errors.AsType[*mount.Error](err); ok {
+		return given // another mounter's, which may give it to others too
+	}
 	found := u.found.Load()
 	if _, gaveUp := errors.AsType[*blockingcall.AbandonedError](err); found == nil && !gaveUp {
 		found = u.known(ctx)
@@ -257,7 +272,7 @@ func (u *hostUnmount) fail(ctx context.Context, err error, options mount.Unmount
 			e.Also = []mount.Cause{mount.ErrLocked}
 		}
 	}
-	if options.Holders && found != nil && errors.Is(err, unix.EBUSY) {
+	if options.Holders && found != nil && mount.CauseOf(err) == mount.ErrBusy {
 		e.Holders = u.m.holders(ctx, found.Entry)
 	}
 	return u.m.config.withFacts(mount.Explain(err, e))

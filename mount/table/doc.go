@@ -2,7 +2,6 @@
 // a fake's, or one that was written for k8s.io/mount-utils.
 //
 //   - [Of] returns the table of a mounter, [Kernel] the one of this process.
-//   - [Keep] gives a mounter without a table of its own one that is kept in memory.
 //   - [Containing], [Holding] and [FileSystemNames] find the mount and the file system of
 //     a path or of an open file.
 //   - [SuperblockOf] tells whether a file system lives on after its unmount.

@@ -41,7 +41,7 @@ func NewSuperblock(key func() string, alive func() (alive, known bool)) Superblo
 // and FUSE have. Nothing is known of other types, of file systems on block
 // devices, whose directory is the device's, and without sysfs.
 func SuperblockOf(m mount.Interface, e mount.Entry) Superblock {
-	if own, ok := m.(superblocker); ok {
+	if own, ok := ownSuperblocks(m); ok {
 		return own.SuperblockOf(e)
 	}
 	return hostSuperblocks().SuperblockOf(e)
@@ -51,7 +51,7 @@ func SuperblockOf(m mount.Interface, e mount.Entry) Superblock {
 // come from another process. For an unknown key, nothing is known of the file
 // system.
 func SuperblockByKey(m mount.Interface, key string) Superblock {
-	if own, ok := m.(superblocker); ok {
+	if own, ok := ownSuperblocks(m); ok {
 		return own.SuperblockByKey(key)
 	}
 	return hostSuperblocks().SuperblockByKey(key)
@@ -61,6 +61,20 @@ func SuperblockByKey(m mount.Interface, key string) Superblock {
 type superblocker interface {
 	SuperblockOf(mount.Entry) Superblock
 	SuperblockByKey(string) Superblock
+}
+
+// ownSuperblocks looks through what mounters are wrapped in.
+func ownSuperblocks(m mount.Interface) (superblocker, bool) {
+	for {
+		if own, ok := m.(superblocker); ok {
+			return own, true
+		}
+		outer, ok := m.(interface{ Unwrap() mount.Interface })
+		if !ok {
+			return nil, false
+		}
+		m = outer.Unwrap()
+	}
 }
 
 // Alive reports whether the file system still exists, if that is known. It

@@ -14,10 +14,10 @@ type Tabler interface {
 // Of returns the table that m acts on.
 //
 //   - It is m's own if m has a method Table() Table, as in mount/host and
-//     mount/fakemount.
+//     mount/fakemount, and in the results of host.Wrap.
 //   - Any other mounter must act on this process's mount namespace. Its table keeps
-//     nothing open and reads /proc/self/mountinfo for each question. For frequent
-//     questions use [Kernel] or a mounter from [Keep].
+//     nothing open and reads /proc/self/mountinfo for each question. host.Wrap gives it
+//     one that is kept in memory.
 //
 // Of opens nothing. If a table cannot be read, its questions return the error.
 func Of(m mount.Interface) mount.Table {

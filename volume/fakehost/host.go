@@ -15,6 +15,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/fakemount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/volume"
 )
@@ -66,11 +67,11 @@ func New(t testing.TB) *Host {
 }
 
 // NewOnKernel is [New] with a mounter that mounts for real, in this mount
-// namespace. At the end of the test, all mounts left below the root are detached, so
+// namespace. It is given what it lacks by [host.Wrap]. At the end of the test, all mounts left below the root are detached, so
 // that the data they show is not deleted with the directory.
 func NewOnKernel(t testing.TB, mounter mount.Interface) *Host {
 	t.Helper()
-	h := newHost(t, newRoot(t), mounter, &objectMap{})
+	h := newHost(t, newRoot(t), host.Wrap(mounter, nil), &objectMap{})
 	t.Cleanup(func() {
 		h.objects.assertUnchanged(t)
 		for _, e := range slices.Backward(h.Mounts(t)) {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
 
@@ -24,6 +25,27 @@ func WithContext(ctx context.Context, mounter mount.Interface) mount.Interface {
 type inContext struct {
 	mount.Interface
 	ctx context.Context
+}
+
+var (
+	_ mount.ContextMounter = (*inContext)(nil)
+	_ table.Tabler         = (*inContext)(nil)
+)
+
+// Unwrap returns the mounter that was given the context.
+func (m *inContext) Unwrap() mount.Interface { return m.Interface }
+
+// Table implements [table.Tabler].
+func (m *inContext) Table() mount.Table { return table.Of(m.Interface) }
+
+// MountContext implements [mount.ContextMounter], in the context of its caller.
+func (m *inContext) MountContext(ctx context.Context, r mount.Request) error {
+	return mount.Mount(ctx, m.Interface, r)
+}
+
+// UnmountContext implements [mount.ContextMounter], in the context of its caller.
+func (m *inContext) UnmountContext(ctx context.Context, target string, o mount.UnmountOptions) (mount.Rung, error) {
+	return mount.Unmount(ctx, m.Interface, target, o)
 }
 
 func (m *inContext) Mount(source, target, fstype string, options []string) error {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/localdiscovery"
@@ -122,6 +123,7 @@ func (c Config) complete() Config {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	c.Mounter = host.Wrap(c.Mounter, c.Logger) // once for the node and its claims
 	if c.Notice == nil {
 		c.Notice = func(string) {}
 	}

@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
@@ -135,6 +136,7 @@ func (r *Run) pods() []*v1.Pod { return []*v1.Pod{r.Program.pod} }
 func (r *Run) prepare() {
 	r.Timeout = cmp.Or(r.Timeout, defaultTimeout)
 	r.Node.RootDir, r.Node.Objects = r.Root.Path(), r.Manifests
+	r.Node.Mounter = host.Wrap(r.Node.Mounter, r.Node.Logger) // once for the node and its claims
 	if !standalone.UsesClaims(r.pods()) {
 		return
 	}

@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
@@ -114,7 +115,7 @@ type ClaimsConfig struct {
 // record is damaged, it is a *[persisted.DamagedError]. If the root directory
 // had claims and their directory is gone, it matches [ErrClaimsLost], and nothing is made.
 func OpenClaims(ctx context.Context, c ClaimsConfig) (*embedded.Cluster, error) {
-	mounter := c.Node.Mounter
+	mounter := mount.Interface(host.Wrap(c.Node.Mounter, c.Logger))
 	if mounter == nil {
 		mounter = host.New(host.Config{Logger: c.Logger})
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/host"
-	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/selinux"
@@ -32,9 +31,8 @@ type Config struct {
 	// are volume.ErrSharedPlugin.
 	Plugins []volume.VolumePlugin
 
-	// Mounter mounts; nil means the host's, host.New. One that has no mount table
-	// of its own is given one for all that ask (table.Keep): plugins get it
-	// from there by Unwrap.
+	// Mounter mounts; nil means the host's, host.New. Any other is given what it
+	// lacks by host.Wrap: the manager's plugins get it from there by Unwrap.
 	Mounter mount.Interface
 	// Tokens issues service account tokens; nil: volumes that need one fail.
 	Tokens volume.TokenRequester
@@ -91,7 +89,7 @@ func New(config Config) (*Manager, error) {
 	if config.Mounter == nil {
 		config.Mounter = host.New(host.Config{Logger: config.Logger})
 	}
-	config.Mounter = table.Keep(config.Mounter)
+	config.Mounter = host.Wrap(config.Mounter, config.Logger)
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}

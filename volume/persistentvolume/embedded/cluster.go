@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
@@ -34,8 +34,8 @@ type Config struct {
 	// none that a node uses too.
 	Plugins []volume.VolumePlugin
 	// Host is what these plugins are given: at least RootDir and Mounter.
-	// NodeName and Releases are filled in, and a Mounter without a mount table of
-	// its own is given one for all that ask (table.Keep).
+	// NodeName and Releases are filled in, and Mounter is given what it lacks
+	// (host.Wrap).
 	Host volume.Host
 	// Mounted returns the mounts on this machine and their pods, declared or not. It
 	// is asked before storage is emptied or deleted; an error keeps it, and ends
@@ -142,11 +142,11 @@ func Open(ctx context.Context, config Config) (*Cluster, error) {
 }
 
 func (c *Cluster) start(ctx context.Context, config Config) error {
-	host := config.Host
-	host.NodeName = types.NodeName(c.nodeName)
-	host.Mounter = table.Keep(host.Mounter)
-	host.Releases = &release.Verifier{Objects: c.objects, Plugins: c.plugins, OtherUses: c.usesByMounts}
-	if err := c.plugins.InitPlugins(config.Plugins, &host); err != nil {
+	node := config.Host
+	node.NodeName = types.NodeName(c.nodeName)
+	node.Mounter = host.Wrap(node.Mounter, config.Logger)
+	node.Releases = &release.Verifier{Objects: c.objects, Plugins: c.plugins, OtherUses: c.usesByMounts}
+	if err := c.plugins.InitPlugins(config.Plugins, &node); err != nil {
 		return err
 	}
 	c.reasons.start(config)

@@ -7,6 +7,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/mount/host"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/fault"
 )
 
@@ -29,6 +30,9 @@ func NewKernel() *Kernel {
 }
 
 var _ Mounter = (*Kernel)(nil)
+
+// Table implements [table.Tabler].
+func (m *Kernel) Table() mount.Table { return table.Of(m.ContextMounter) }
 
 // Inject is that of [fakemount.Mounter].
 func (m *Kernel) Inject(faults ...fakemount.Fault) (remove func()) {
