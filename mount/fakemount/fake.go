@@ -58,7 +58,7 @@ import (
 //     (renameat2(2)).
 type Mounter struct {
 	faults fault.Injector[Call]
-	namespace
+	ns     namespace
 }
 
 var (
@@ -75,7 +75,7 @@ type Fault = fault.Fault[Call]
 // New returns a fake whose only mount is "/". Close it when done.
 func New() *Mounter {
 	f := &Mounter{}
-	f.reset()
+	f.ns.reset()
 	return f
 }
 
@@ -84,9 +84,9 @@ func New() *Mounter {
 // os.TempDir. KeepIn must be called before the first mount. dir must exist until the fake
 // is closed. It should be on the file system of the targets.
 func (f *Mounter) KeepIn(dir string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.keepIn = dir
+	f.ns.mu.Lock()
+	defer f.ns.mu.Unlock()
+	f.ns.keepIn = dir
 }
 
 // Close unmounts everything, newest first, so that hidden content is back, and removes
@@ -94,16 +94,16 @@ func (f *Mounter) KeepIn(dir string) {
 // the arguments of [Mounter.Serve], [Mounter.ServeType] and [Mounter.KeepIn].
 // Its errors come from the file system. It may be called twice.
 func (f *Mounter) Close() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.ns.mu.Lock()
+	defer f.ns.mu.Unlock()
 	var errs []error
-	for len(f.mounts) > 1 {
-		if err := f.detach(f.mounts[len(f.mounts)-1]); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for len(f.ns.mounts) > 1 {
+		if err := f.ns.detach(f.ns.mounts[len(f.ns.mounts)-1]); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
-	f.changed()
-	errs = append(errs, f.dropScratch())
+	f.ns.changed()
+	errs = append(errs, f.ns.dropScratch())
 	return errors.Join(errs...)
 }
 
@@ -135,7 +135,7 @@ func (f *Mounter) MountContext(ctx context.Context, r mount.Request) error {
 	if ctx.Err() != nil {
 		return r.NotBegun(ladder.Ended(ctx))
 	}
-	return r.Failed(f.do(ctx, newCall(mount.OpMount, mount.RungNone, r), func() error { return f.mount(r) }))
+	return r.Failed(f.do(ctx, newCall(mount.OpMount, mount.RungNone, r), func() error { return f.ns.mount(r) }))
 }
 
 // do makes one call under the faults. A call that was cut short by ctx fails

@@ -43,10 +43,10 @@ func (f *Mounter) Unmount(target string) error {
 
 // List returns all mounts, oldest first, "/" included.
 func (f *Mounter) List() ([]mount.MountPoint, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	points := make([]mount.MountPoint, len(f.mounts))
-	for i, m := range f.mounts {
+	f.ns.mu.Lock()
+	defer f.ns.mu.Unlock()
+	points := make([]mount.MountPoint, len(f.ns.mounts))
+	for i, m := range f.ns.mounts {
 		points[i] = mount.MountPoint{Device: m.super.source, Path: m.target, Type: m.super.fstype, Opts: mounttable.AllOptions(m.entry())}
 	}
 	return points, nil
@@ -55,9 +55,9 @@ func (f *Mounter) List() ([]mount.MountPoint, error) {
 // IsMountPoint reports whether path, links followed, is a mount point. The error
 // matches [fs.ErrNotExist] if path does not exist.
 func (f *Mounter) IsMountPoint(path string) (bool, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	at, err := f.walk(path, true)
+	f.ns.mu.Lock()
+	defer f.ns.mu.Unlock()
+	at, err := f.ns.walk(path, true)
 	if err != nil {
 		return false, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
@@ -78,9 +78,9 @@ func (f *Mounter) CanSafelySkipMountPointCheck() bool { return false }
 // path, without the mounts at path itself. path may be a mount point or a
 // directory that is bound elsewhere. A missing path has no references.
 func (f *Mounter) GetMountRefs(name string) ([]string, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	at, err := f.walk(name, true)
+	f.ns.mu.Lock()
+	defer f.ns.mu.Unlock()
+	at, err := f.ns.walk(name, true)
 	if isMissing(err) {
 		return []string{}, nil
 	}
@@ -89,7 +89,7 @@ func (f *Mounter) GetMountRefs(name string) ([]string, error) {
 	}
 	clean := path.Clean(name)
 	refs := []string{}
-	for _, m := range f.mounts {
+	for _, m := range f.ns.mounts {
 		if m != at.mount && m.target != clean && m.super == at.mount.super && m.path == at.path {
 			refs = append(refs, m.target)
 		}

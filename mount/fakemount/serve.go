@@ -28,10 +28,10 @@ func (f *Mounter) Serve(source, dir string) {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = real
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.served[source] = struct{}{}
-	f.serve(source, dir)
+	f.ns.mu.Lock()
+	defer f.ns.mu.Unlock()
+	f.ns.served[source] = struct{}{}
+	f.ns.serve(source, dir)
 }
 
 // Content returns the content of a mount: a directory that exists and
@@ -55,13 +55,13 @@ type Content func(mount.Request) (dir string, err error)
 //		return upper, os.CopyFS(upper, os.DirFS(lower)) // where upper is empty
 //	})
 func (f *Mounter) ServeType(fstype string, content Content) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.ns.mu.Lock()
+	defer f.ns.mu.Unlock()
 	if content == nil {
-		delete(f.types, fstype)
+		delete(f.ns.types, fstype)
 		return
 	}
-	f.types[fstype] = content
+	f.ns.types[fstype] = content
 }
 
 // fill gives a new file system what it shows.

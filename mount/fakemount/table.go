@@ -21,17 +21,17 @@ func (t fakeTable) At(name string) (mount.Entry, bool, error) {
 		return mount.Entry{}, false, unix.EINVAL
 	}
 	f := t.fake
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.ns.mu.Lock()
+	defer f.ns.mu.Unlock()
 	name = path.Clean(name)
-	at, err := f.walk(path.Dir(name), true)
+	at, err := f.ns.walk(path.Dir(name), true)
 	if isMissing(err) {
 		return mount.Entry{}, false, nil
 	}
 	if err != nil {
 		return mount.Entry{}, false, err
 	}
-	at = f.top(fakePlace{at.mount, path.Join(at.path, path.Base(name))})
+	at = f.ns.top(fakePlace{at.mount, path.Join(at.path, path.Base(name))})
 	if !at.isMountRoot() {
 		return mount.Entry{}, false, nil
 	}
@@ -40,36 +40,36 @@ func (t fakeTable) At(name string) (mount.Entry, bool, error) {
 
 // BySource implements [mount.Table].
 func (t fakeTable) BySource(source string) ([]mount.Entry, error) {
-	return t.fake.entries(func(m *fakeMount) bool { return m.super.source == source }), nil
+	return t.fake.ns.entries(func(m *fakeMount) bool { return m.super.source == source }), nil
 }
 
 // ByDevice implements [mount.Table].
 func (t fakeTable) ByDevice(device uint64) ([]mount.Entry, error) {
-	return t.fake.entries(func(m *fakeMount) bool { return m.super.device == device }), nil
+	return t.fake.ns.entries(func(m *fakeMount) bool { return m.super.device == device }), nil
 }
 
 // All implements [mount.Table].
 func (t fakeTable) All() ([]mount.Entry, error) {
-	return t.fake.entries(func(*fakeMount) bool { return true }), nil
+	return t.fake.ns.entries(func(*fakeMount) bool { return true }), nil
 }
 
 // Subscribe implements [mount.Table].
 func (t fakeTable) Subscribe(ctx context.Context) <-chan struct{} {
 	f := t.fake
 	changes := make(chan struct{}, 1)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.watchers[changes] = struct{}{}
+	f.ns.mu.Lock()
+	defer f.ns.mu.Unlock()
+	f.ns.watchers[changes] = struct{}{}
 	context.AfterFunc(ctx, func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		delete(f.watchers, changes)
+		f.ns.mu.Lock()
+		defer f.ns.mu.Unlock()
+		delete(f.ns.watchers, changes)
 		close(changes)
 	})
 	return changes
 }
 
-// changed tells the watchers of the table. The caller holds f.mu.
+// changed tells the watchers of the table. The caller holds f.ns.mu.
 func (ns *namespace) changed() {
 	for changes := range ns.watchers {
 		select {
@@ -92,9 +92,9 @@ func (ns *namespace) entries(wanted func(*fakeMount) bool) []mount.Entry {
 }
 
 func (t fakeTable) Containing(path string) (mount.Entry, error) {
-	t.fake.mu.Lock()
-	defer t.fake.mu.Unlock()
-	at, err := t.fake.walk(path, true)
+	t.fake.ns.mu.Lock()
+	defer t.fake.ns.mu.Unlock()
+	at, err := t.fake.ns.walk(path, true)
 	if err != nil {
 		return mount.Entry{}, err
 	}
@@ -106,11 +106,11 @@ func (t fakeTable) Holding(fd int) (mount.Entry, error) {
 	if err != nil {
 		return mount.Entry{}, err
 	}
-	t.fake.mu.Lock()
-	defer t.fake.mu.Unlock()
-	at, ok := t.fake.shownAt(real)
+	t.fake.ns.mu.Lock()
+	defer t.fake.ns.mu.Unlock()
+	at, ok := t.fake.ns.shownAt(real)
 	if !ok {
-		if at, err = t.fake.walk(real, true); err != nil {
+		if at, err = t.fake.ns.walk(real, true); err != nil {
 			return mount.Entry{}, err
 		}
 	}

@@ -45,9 +45,9 @@ type fakeUnmount struct {
 }
 
 func (u *fakeUnmount) Find(context.Context, bool) {
-	u.fake.mu.Lock()
-	defer u.fake.mu.Unlock()
-	at, err := u.fake.walk(u.target, false)
+	u.fake.ns.mu.Lock()
+	defer u.fake.ns.mu.Unlock()
+	at, err := u.fake.ns.walk(u.target, false)
 	switch {
 	case err != nil:
 		u.missing = err
@@ -62,12 +62,12 @@ func (u *fakeUnmount) Attempt(ctx context.Context, rung mount.Rung, flags int) (
 	if u.isGone() {
 		return false, nil
 	}
-	op, effect := mount.OpUnmount, u.fake.unmount
+	op, effect := mount.OpUnmount, u.fake.ns.unmount
 	switch flags {
 	case unix.MNT_FORCE:
 		op, effect = OpUnmountForce, func(*fakeMount) error { return nil }
 	case unix.MNT_DETACH:
-		op, effect = OpUnmountLazy, u.fake.unmountLazily
+		op, effect = OpUnmountLazy, u.fake.ns.unmountLazily
 	}
 	return true, u.fake.do(ctx, newCall(op, rung, mount.Request{Target: u.target}), func() error {
 		if u.victim == nil {
@@ -87,8 +87,8 @@ func (u *fakeUnmount) HasForce(context.Context) bool {
 
 // isGone reports whether the mount that was found has been unmounted since.
 func (u *fakeUnmount) isGone() bool {
-	u.fake.mu.Lock()
-	defer u.fake.mu.Unlock()
+	u.fake.ns.mu.Lock()
+	defer u.fake.ns.mu.Unlock()
 	return u.victim != nil && u.victim.gone
 }
 
@@ -137,8 +137,8 @@ func (u *fakeUnmount) Answers(ctx context.Context) bool {
 
 // IsOver implements [ladder.unmounter].
 func (u *fakeUnmount) IsOver() bool {
-	u.fake.mu.Lock()
-	defer u.fake.mu.Unlock()
+	u.fake.ns.mu.Lock()
+	defer u.fake.ns.mu.Unlock()
 	v := u.victim
 	return v != nil && v.gone && fstypes.Family(v.super.fstype) == "nfs" && v.super.mounts == 0 && v.super.users == 0
 }
@@ -150,8 +150,8 @@ func (u *fakeUnmount) Enter(h ladder.Headway) (leave func()) {
 		return func() {}
 	}
 	add := func(n int) {
-		u.fake.mu.Lock()
-		defer u.fake.mu.Unlock()
+		u.fake.ns.mu.Lock()
+		defer u.fake.ns.mu.Unlock()
 		v.ladders[h] += n
 	}
 	add(1)
@@ -160,12 +160,12 @@ func (u *fakeUnmount) Enter(h ladder.Headway) (leave func()) {
 
 // IsShared implements [ladder.unmounter].
 func (u *fakeUnmount) IsShared(h ladder.Headway) bool {
-	u.fake.mu.Lock()
-	defer u.fake.mu.Unlock()
+	u.fake.ns.mu.Lock()
+	defer u.fake.ns.mu.Unlock()
 	if u.victim == nil {
 		return true
 	}
-	for _, m := range u.fake.mounts {
+	for _, m := range u.fake.ns.mounts {
 		if m != u.victim && m.super == u.victim.super && !m.ladders.Reached(h) {
 			return true
 		}

@@ -15,9 +15,9 @@ import (
 // file system lives on, as [table.SuperblockOf] shows. The error is EINVAL if nothing
 // is mounted, or says why target cannot be found. done may be called again.
 func (f *Mounter) Use(target string) (done func(), err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	at, err := f.walk(target, false)
+	f.ns.mu.Lock()
+	defer f.ns.mu.Unlock()
+	at, err := f.ns.walk(target, false)
 	if err != nil {
 		return nil, err
 	}
@@ -28,8 +28,8 @@ func (f *Mounter) Use(target string) (done func(), err error) {
 	m.users++
 	m.super.users++
 	return sync.OnceFunc(func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
+		f.ns.mu.Lock()
+		defer f.ns.mu.Unlock()
 		m.users--
 		m.super.users--
 	}), nil
@@ -37,14 +37,14 @@ func (f *Mounter) Use(target string) (done func(), err error) {
 
 // SuperblockOf implements superblocker.
 func (f *Mounter) SuperblockOf(e mount.Entry) table.Superblock {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	at, err := f.walk(e.Target, false)
+	f.ns.mu.Lock()
+	defer f.ns.mu.Unlock()
+	at, err := f.ns.walk(e.Target, false)
 	if err != nil || at.mount.super.device != e.Device {
 		return table.Superblock{}
 	}
-	f.asked[e.Device] = at.mount.super
-	return f.superblockOf(e.Device)
+	f.ns.asked[e.Device] = at.mount.super
+	return f.ns.superblockOf(e.Device)
 }
 
 // SuperblockByKey implements superblocker.
@@ -53,7 +53,7 @@ func (f *Mounter) SuperblockByKey(key string) table.Superblock {
 	if n, err := fmt.Sscanf(key, fakeKey, &device); n != 1 || err != nil {
 		return table.NewSuperblock(func() string { return key }, nil)
 	}
-	return f.superblockOf(device)
+	return f.ns.superblockOf(device)
 }
 
 // fakeKey is the form of the keys of the fake's file systems.
