@@ -46,7 +46,7 @@ func mayImport() map[string][]string {
 		"volume/atomicdir":                 {"util", "volume/fileset"},
 		"volume/podfiles":                  {"util", "volume", "volume/fileset", "volume/internal", "volume/internal/podspec", "volume/objects"},
 		"volume/containerenv":              {"util", "volume", "volume/internal", "volume/objects"},
-		"volume/persistentvolume":          {"util", "volume", "volume/internal", "volume/objects", "volume/persistentvolume/index", "volume/persistentvolume/release"},
+		"volume/persistentvolume":          {"util", "volume", "volume/internal", "volume/objects", "volume/persistentvolume/index", "volume/persistentvolume/internal/operation", "volume/persistentvolume/internal/reservation", "volume/persistentvolume/release"},
 		"volume/persistentvolume/index":    {"util", "volume", "volume/internal"},
 		"volume/persistentvolume/release":  {"volume", "volume/internal", "volume/objects", "volume/persistentvolume/index"},
 		"volume/persistentvolume/embedded": {"util", "mount", "mount/host", "mount/table", "volume", "volume/internal", "volume/objects", "volume/objects/persisted", "volume/persistentvolume", "volume/persistentvolume/index", "volume/persistentvolume/release"},
@@ -78,6 +78,10 @@ func mayImport() map[string][]string {
 		"volume/volumemanager/internal/fsck":     {"util", "mount", "mount/table", "volume", "volume/containermounts", "volume/internal", "volume/volumemanager/internal/devices", "volume/volumemanager/internal/rootdir"},
 		"volume/volumemanager/internal/progress": {"util", "volume"},
 		"volume/volumemanager/internal/rootdir":  {"util", "mount", "mount/table", "volume"},
+
+		// who may have a volume now, and what takes long: neither knows a controller, nor the other
+		"volume/persistentvolume/internal/operation":   {"volume", "volume/internal", "volume/persistentvolume/release"},
+		"volume/persistentvolume/internal/reservation": {"volume", "volume/internal", "volume/persistentvolume/index"},
 	}
 }
 

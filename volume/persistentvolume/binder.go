@@ -68,11 +68,11 @@ func (b *binder) deleterOf(pv *v1.PersistentVolume) (volume.DeletableVolumePlugi
 // done already is not written again. The volume is written only if it is still as
 // given; committed is called when it was.
 func (b *binder) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, committed func(*v1.PersistentVolume)) error {
-	unlock, err := b.pairs.lock(ctx, pv.Name)
+	turn, err := b.table.ReserveWriting(ctx, pv.Name)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer turn.Forget()
 	if err := b.checkHeld(ctx, claim, pv); err != nil {
 		return err
 	}
@@ -121,8 +121,8 @@ func (b *binder) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *
 	return nil
 }
 
-// checkHeld refuses a volume that was made for a claim and let go before its lock
-// was taken here: no part of the binding may be written into it, and the claim
+// checkHeld refuses a volume that was made for a claim and let go before it was this
+// call's turn to write: no part of the binding may be written into it, and the claim
 // must find its storage again.
 func (b *binder) checkHeld(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
 	if pv.Name != ProvisionedName(claim) || !isProvisioning(claim) || !isBoundVolume(pv, claim) {

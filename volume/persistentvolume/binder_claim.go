@@ -14,15 +14,16 @@ import (
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/reservation"
 )
 
 // syncClaim does the next steps for one claim.
 func (b *binder) syncClaim(ctx context.Context, name types.NamespacedName) (err error) {
 	b.unbound.markStale(name)
 	defer func() { b.unbound.settle(name, err) }()
-	// What it was woken for and does not take is for the next.
-	for _, pv := range b.waiting.Offered(name) {
-		defer b.giveBack(pv, name)
+	// What it is offered and does not take is for the next.
+	for _, pv := range b.table.Offered(name) {
+		defer b.table.GiveBack(pv, name)
 	}
 	claim, exists, err := b.claims.get(ctx, name)
 	if err != nil {
@@ -63,7 +64,7 @@ func (b *binder) syncUnboundClaim(ctx context.Context, claim *v1.PersistentVolum
 	if class := b.classToGive(claim); class != "" {
 		// Only after it has found no volume without class. Meanwhile it waits for
 		// one of that class, as which it was entered when it came.
-		if reserved, err := b.index.Reserve(index.Wanted{Claim: claim}); err == nil {
+		if reserved, err := b.table.Reserve(index.Wanted{Claim: claim}); err == nil {
 			return b.take(ctx, claim, reserved)
 		}
 		var err error
@@ -83,7 +84,7 @@ func (b *binder) syncUnboundClaim(ctx context.Context, claim *v1.PersistentVolum
 	if bad := checkClass(class); bad != nil {
 		return b.leavePending(ctx, claim, &index.UnboundError{Claim: pvapi.NameOf(claim), Err: bad})
 	}
-	reserved, err := b.index.Reserve(wanted)
+	reserved, err := b.table.Reserve(wanted)
 	if errors.Is(err, index.ErrReserved) {
 		b.unbound.set(pvapi.NameOf(claim), err)
 		return nil // by the placement of its pod, which enqueues it again
@@ -98,19 +99,14 @@ func (b *binder) syncUnboundClaim(ctx context.Context, claim *v1.PersistentVolum
 }
 
 // take binds a claim to its reserved volume.
-func (b *binder) take(ctx context.Context, claim *v1.PersistentVolumeClaim, reserved *index.Reservation) error {
+func (b *binder) take(ctx context.Context, claim *v1.PersistentVolumeClaim, reserved *reservation.Entry) error {
 	b.waiting.Pause(pvapi.NameOf(claim))
-	err := b.bind(ctx, claim, reserved.Volume(), reserved.Commit)
-	reserved.Release()
-	if err == nil {
-		b.waiting.Done(pvapi.NameOf(claim))
-		return nil
+	if err := b.bind(ctx, claim, reserved.Volume(), reserved.Assume); err != nil {
+		b.table.Retry(reserved)
+		return err
 	}
-	b.remindClaimsOf(reserved.Volume().Name, pvapi.NameOf(claim))
-	if !b.offer(reserved.Volume().Name) {
-		b.waiting.Keep(pvapi.NameOf(claim), reserved.Volume().Name) // until it has looked again
-	}
-	return err
+	b.waiting.Done(pvapi.NameOf(claim))
+	return nil
 }
 
 // wantedNow says what a claim can have by itself. If it waits for its consumer,
@@ -243,9 +239,11 @@ func (b *binder) syncBoundClaim(ctx context.Context, claim *v1.PersistentVolumeC
 		return err
 	case !exists:
 		return b.lose(ctx, claim, reasonClaimLost, "Bound claim has lost its PersistentVolume. Data on the volume is lost!")
-	case pv.Spec.ClaimRef == nil && b.index.IsBusy(pv.Name):
-		return fmt.Errorf("volume %q is being emptied or deleted", pv.Name)
-	case pv.Spec.ClaimRef != nil && !index.PreBound(pv, claim):
+	case pv.Spec.ClaimRef == nil:
+		if err := b.table.May(index.IDOf(claim), pv.Name); err != nil {
+			return err
+		}
+	case !index.PreBound(pv, claim):
 		return b.lose(ctx, claim, reasonClaimMisbound, "Two claims are bound to the same volume, this one is bound incorrectly")
 	}
 	return b.bind(ctx, claim, pv, func(*v1.PersistentVolume) {})

@@ -11,7 +11,7 @@ import (
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
-// syncVolume does the next steps for one volume, whose lock is held.
+// syncVolume does the next steps for one volume, which no other call writes meanwhile.
 func (b *binder) syncVolume(ctx context.Context, name string) error {
 	pv, exists, err := b.volumes.get(ctx, types.NamespacedName{Name: name})
 	if err != nil || !exists {
@@ -20,7 +20,7 @@ func (b *binder) syncVolume(ctx context.Context, name string) error {
 	if b.isWanted(pv) {
 		return nil
 	}
-	defer b.offer(name)
+	defer b.table.Offer(name)
 	if pv.DeletionTimestamp == nil {
 		if pv, err = b.reclaimer.protectVolume(ctx, pv); err != nil {
 			return err
@@ -41,7 +41,7 @@ func (b *binder) syncVolume(ctx context.Context, name string) error {
 // binds it writes all of it, or gives it back. It is offered first: a claim that
 // reserves it meanwhile would be seen by neither the other way round.
 func (b *binder) isWanted(pv *v1.PersistentVolume) bool {
-	return pv.Spec.ClaimRef == nil && pv.DeletionTimestamp == nil && (b.offer(pv.Name) || b.index.IsReserved(pv.Name))
+	return pv.Spec.ClaimRef == nil && pv.DeletionTimestamp == nil && (b.table.Offer(pv.Name) || b.table.IsAssumed(pv.Name))
 }
 
 // settleVolume does what the claim asks for that the volume means.

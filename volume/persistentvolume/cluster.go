@@ -14,6 +14,7 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/reservation"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -37,9 +38,9 @@ type cluster struct {
 	activity *work.Activity
 	// operations make, empty and delete storage.
 	operations *operation.Executor
-	pairs      pairs
-	onePod     onePod
-	unbound    reasons
+	// table says who has a volume or a claim now.
+	table   *reservation.Table
+	unbound reasons
 	// duties come from the controller's role.
 	duties
 	// nodeName is ControllerConfig.NodeName.
@@ -67,6 +68,15 @@ func newCluster(config ControllerConfig) *cluster {
 	c.users.pods = make(map[types.NamespacedName]map[string]*v1.Pod)
 	c.classes = newLatest(c.objects, kindClass, c.classChanged)
 	return c
+}
+
+// reserveStorage keeps a volume for an operation on its storage.
+func (c *cluster) reserveStorage(t operation.Task) (forget func(), ok bool) {
+	e, ok := c.table.ReserveStorage(t.Volume, t.Removes, t.About)
+	if !ok {
+		return nil, false
+	}
+	return e.Forget, true
 }
 
 func (c *cluster) warnOfSlow(t operation.Task) {
@@ -171,7 +181,7 @@ func (c *cluster) claimChanged(name types.NamespacedName, prior, now *v1.Persist
 		c.events.settled(attributesOf(prior))
 		c.events.settled(slownessOf(prior))
 		c.operations.Forget(provisionKey(prior))
-		c.onePod.drop(name, nil)
+		c.table.ForgetPods(name)
 		for _, pod := range c.users.of(name) { // it may be one to make again
 			c.queue.Add(volume.NewObjectRef(pvapi.KindPod, pod.Namespace, pod.Name))
 		}
@@ -245,44 +255,6 @@ func (c *cluster) classChanged(name types.NamespacedName, _, _ *storagev1.Storag
 			c.operations.Hurry(provisionKey(waits))
 		}
 		c.queue.Add(pvapi.ClaimRef(claim))
-	}
-}
-
-// offer has the claim looked at that a volume is for, if it is free, and reports
-// whether there is one.
-func (c *cluster) offer(volumeName string) bool {
-	pv, free := c.index.Free(volumeName)
-	if !free {
-		return false
-	}
-	claim, ok := c.waiting.Offer(pv)
-	if !ok {
-		claim, ok = c.waiting.OfferWoken(pv)
-	}
-	if ok {
-		c.queue.Add(pvapi.ClaimRef(claim))
-	}
-	return ok
-}
-
-// giveBack offers a volume that was kept for a claim to others, or has it looked at,
-// unless it was taken.
-func (c *cluster) giveBack(volumeName string, from types.NamespacedName) {
-	pv, exists := c.index.Volume(volumeName)
-	if !exists || pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID != "" {
-		return
-	}
-	c.remindClaimsOf(volumeName, from)
-	if pv.Spec.ClaimRef == nil && !c.offer(volumeName) {
-		c.queue.Add(pvapi.VolumeRef(volumeName))
-	}
-}
-
-// remindClaimsOf has the claims but one looked at that name a volume, and the one
-// that it means: they may have it now.
-func (c *cluster) remindClaimsOf(volumeName string, but types.NamespacedName) {
-	for _, claim := range c.index.ClaimsOf(volumeName, but) {
-		c.queue.Remind(pvapi.ClaimRef(claim))
 	}
 }
 
@@ -397,7 +369,7 @@ func (c *cluster) explainOnNode(ctx context.Context, claim *v1.PersistentVolumeC
 	if err != nil || node == nil {
 		return why
 	}
-	_, err = c.index.Match(index.Wanted{Claim: claim, NodeName: node.Name, NodeLabels: node.Labels})
+	_, err = c.table.Match(index.Wanted{Claim: claim, NodeName: node.Name, NodeLabels: node.Labels})
 	if there, ok := errors.AsType[*index.UnboundError](err); ok {
 		return there
 	}

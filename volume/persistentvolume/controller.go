@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/work"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/reservation"
 )
 
 const kindClass = "StorageClass"
@@ -118,7 +119,7 @@ type Controller struct {
 // role is what a controller does: everything, or what an external provisioner does.
 type role interface {
 	syncClaim(ctx context.Context, name types.NamespacedName) error
-	// syncVolume does the next steps for one volume, whose lock is held.
+	// syncVolume does the next steps for one volume, which no other call writes meanwhile.
 	syncVolume(ctx context.Context, name string) error
 	syncPod(ctx context.Context, name types.NamespacedName) error
 	duties
@@ -156,8 +157,8 @@ func NewController(config ControllerConfig) *Controller {
 		workers = 16
 	}
 	c.queue = work.NewQueue(work.Config[volume.ObjectRef]{Reconcile: c.reconcile, Workers: workers, Activity: c.activity, Conflict: objects.ErrConflict})
-	c.pairs.queue = c.queue
-	c.operations = operation.NewExecutor(operation.Config{Again: c.queue.Add, Watch: c.objects.Watch, Activity: c.activity, Slow: c.warnOfSlow})
+	c.table = reservation.New(reservation.Config{Index: c.index, Waiting: c.waiting, Queue: c.queue})
+	c.operations = operation.NewExecutor(operation.Config{Again: c.queue.Add, Reserve: c.reserveStorage, Watch: c.objects.Watch, Activity: c.activity, Slow: c.warnOfSlow})
 	provisioner := &provisioner{cluster: c.cluster, trustedClaims: config.TrustedClaims}
 	reclaimer := &reclaimer{cluster: c.cluster}
 	if c.provisioners != nil {
@@ -240,11 +241,11 @@ func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef, look bool) 
 		}
 		return c.role.syncClaim(ctx, ref.NamespacedName)
 	case pvapi.KindVolume:
-		unlock, free := c.pairs.try(ref.Name, look)
+		turn, free := c.table.TryWriting(ref.Name, look)
 		if !free {
 			return nil
 		}
-		defer unlock()
+		defer turn.Forget()
 		if !look {
 			if _, exists, err := c.volumes.get(ctx, ref.NamespacedName); err != nil || exists {
 				return err

@@ -75,7 +75,7 @@ func (c *Controller) stillSo(name types.NamespacedName, why error) error {
 	if !waits || wanted.Delayed {
 		return why
 	}
-	_, err := c.index.Match(wanted)
+	_, err := c.table.Match(wanted)
 	if err == nil {
 		return ErrNotLookedAt // a volume has come that fits
 	}

@@ -68,5 +68,6 @@
 // and deletes it. A binder also has an expander, for bound claims that ask for more. The
 // placer finds nodes for pods. All of them stand on cluster: the newest version of each
 // object, and the writes. Storage is made, emptied and deleted beside the queue, by package
-// operation.
+// operation. Who may have a volume now is asked in one place, the table of package
+// reservation.
 package persistentvolume

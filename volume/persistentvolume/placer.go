@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/reservation"
 )
 
 var (
@@ -80,6 +81,12 @@ func (e *PlacementError) Unwrap() []error {
 	return errs
 }
 
+// Binding is a volume that is reserved for a claim. Neither must be changed.
+type Binding struct {
+	Claim  *v1.PersistentVolumeClaim
+	Volume *v1.PersistentVolume
+}
+
 // Placement is a node that can hold all volumes of a pod, and the steps for that.
 // Until it is committed or rolled back, no other claim gets these volumes, and no
 // other pod is placed that needs these claims bound. A claim with access mode
@@ -88,23 +95,32 @@ func (e *PlacementError) Unwrap() []error {
 type Placement struct {
 	Node string
 	// Bind are the volumes for claims that wait for their first consumer.
-	Bind []*index.Reservation
+	Bind []Binding
 	// Provision are the claims whose storage is to be made on the node. They must
 	// not be changed.
 	Provision []*v1.PersistentVolumeClaim
 
 	placer *placer
 	mu     sync.Mutex
-	hold   *podHold
+	// reserved is all that the placement keeps others from.
+	reserved entries
+}
+
+type entries []*reservation.Entry
+
+func (es entries) forget() {
+	for _, e := range es {
+		e.Forget()
+	}
 }
 
 // take empties the placement and returns its content.
-func (p *Placement) take() (bind []*index.Reservation, provision []*v1.PersistentVolumeClaim, hold *podHold) {
+func (p *Placement) take() (provision []*v1.PersistentVolumeClaim, reserved entries) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	bind, provision, hold = p.Bind, p.Provision, p.hold
-	p.Bind, p.Provision, p.hold = nil, nil, nil
-	return bind, provision, hold
+	provision, reserved = p.Provision, p.reserved
+	p.Bind, p.Provision, p.reserved = nil, nil, nil
+	return provision, reserved
 }
 
 // Place returns the first of some nodes that can hold all volumes of a pod, by the rules
@@ -130,20 +146,17 @@ func (c *Controller) Place(ctx context.Context, pod *v1.Pod, nodes []*v1.Node) (
 	return c.placer.place(ctx, pod, nodes)
 }
 
-// placer finds nodes for pods, and keeps what it has found for them.
-type placer struct {
-	*cluster
-	placing placing
-}
+// placer finds nodes for pods, and reserves for them what it has found there.
+type placer struct{ *cluster }
 
 func (c *placer) place(ctx context.Context, pod *v1.Pod, nodes []*v1.Node) (*Placement, error) {
 	failed := &PlacementError{Pod: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}}
 	var needs []need
-	hold := &podHold{one: &c.onePod}
+	var forPod entries
 	for _, name := range uniqueClaims(pod) {
-		n, err := c.needOf(ctx, pod, name, hold)
+		n, err := c.needOf(ctx, pod, name, &forPod)
 		if err != nil {
-			hold.release()
+			forPod.forget()
 			failed.Claim, failed.Err = name, err
 			return nil, failed
 		}
@@ -157,12 +170,12 @@ func (c *placer) place(ctx context.Context, pod *v1.Pod, nodes []*v1.Node) (*Pla
 	for _, node := range nodes {
 		p, misplaced := c.placeOn(node, needs)
 		if misplaced == nil {
-			p.hold = hold
+			p.reserved = append(p.reserved, forPod...)
 			return p, nil
 		}
 		failed.Nodes = append(failed.Nodes, *misplaced)
 	}
-	hold.release()
+	forPod.forget()
 	return nil, failed
 }
 
@@ -181,8 +194,9 @@ type need struct {
 	room  room
 }
 
-// needOf refuses a claim with which the pod can be on no node.
-func (c *placer) needOf(ctx context.Context, pod *v1.Pod, name types.NamespacedName, hold *podHold) (need, error) {
+// needOf refuses a claim with which the pod can be on no node. A claim for one pod alone is
+// reserved for this one.
+func (c *placer) needOf(ctx context.Context, pod *v1.Pod, name types.NamespacedName, forPod *entries) (need, error) {
 	claim, exists, err := c.claims.get(ctx, name)
 	switch {
 	case err != nil:
@@ -193,9 +207,11 @@ func (c *placer) needOf(ctx context.Context, pod *v1.Pod, name types.NamespacedN
 		return need{}, fmt.Errorf("%w: it is being deleted; make it again once it is gone", claimbinding.ErrUnbound)
 	}
 	if slices.Contains(claim.Spec.AccessModes, v1.ReadWriteOncePod) {
-		if err := c.keepForPod(ctx, pod, name, hold); err != nil {
+		e, err := c.reserveForPod(ctx, pod, name)
+		if err != nil {
 			return need{}, err
 		}
+		*forPod = append(*forPod, e)
 	}
 	for _, v := range pod.Spec.Volumes {
 		if own, ok := pvapi.ClaimOf(pod, &v); ok && own == name && v.Ephemeral != nil && !metav1.IsControlledBy(claim, pod) {
@@ -250,9 +266,10 @@ func (p *Placement) add(n need, node *v1.Node) error {
 	if n.claim.Annotations[annSelectedNode] != "" && (isProvisioning(n.claim) || c.isExternal(n.class.Provisioner)) {
 		return nil // under way, on this node
 	}
-	r, err := c.index.Reserve(index.Wanted{Claim: n.claim, NodeName: node.Name, NodeLabels: node.Labels})
+	assumed, err := c.table.Reserve(index.Wanted{Claim: n.claim, NodeName: node.Name, NodeLabels: node.Labels})
 	if err == nil {
-		p.Bind = append(p.Bind, r)
+		p.Bind = append(p.Bind, Binding{Claim: n.claim, Volume: assumed.Volume()})
+		p.reserved = append(p.reserved, assumed)
 		return nil
 	}
 	needs := errors.Is(err, index.ErrNeedsData)
@@ -265,10 +282,12 @@ func (p *Placement) add(n need, node *v1.Node) error {
 	if err := n.room.check(n.claim, n.class, node); err != nil {
 		return err
 	}
-	if !c.placing.begin(index.IDOf(n.claim)) {
-		return &index.UnboundError{Claim: pvapi.NameOf(n.claim), Err: index.ErrReserved}
+	provisioning, err := c.table.ReserveProvisioning(index.IDOf(n.claim))
+	if err != nil {
+		return err
 	}
 	p.Provision = append(p.Provision, n.claim)
+	p.reserved = append(p.reserved, provisioning)
 	return nil
 }
 
@@ -284,18 +303,22 @@ func (c *placer) isUntried(claim *v1.PersistentVolumeClaim, node string) bool {
 // An error that matches [objects.ErrConflict] says that another writer was
 // faster; writes stay after any error, and Place can be called again.
 func (p *Placement) Commit(ctx context.Context) error {
-	bind, provision, hold := p.take()
-	err := p.commit(ctx, bind, provision)
-	if err == nil {
-		hold = nil
+	provision, reserved := p.take()
+	err := p.commit(ctx, provision, reserved)
+	for _, e := range reserved {
+		if err != nil || e.Kind() != reservation.ForPod {
+			e.Forget()
+		}
 	}
-	p.giveBack(bind, provision, hold)
 	return err
 }
 
-func (p *Placement) commit(ctx context.Context, bind []*index.Reservation, provision []*v1.PersistentVolumeClaim) error {
-	for _, r := range bind {
-		if err := p.bind(ctx, r); err != nil {
+func (p *Placement) commit(ctx context.Context, provision []*v1.PersistentVolumeClaim, reserved entries) error {
+	for _, e := range reserved {
+		if e.Kind() != reservation.Assumed {
+			continue
+		}
+		if err := p.placer.bind(ctx, e); err != nil {
 			return err
 		}
 	}
@@ -309,70 +332,34 @@ func (p *Placement) commit(ctx context.Context, bind []*index.Reservation, provi
 	return nil
 }
 
-func (p *Placement) bind(ctx context.Context, r *index.Reservation) error {
-	c := p.placer
-	unlock, err := c.pairs.lock(ctx, r.Volume().Name)
+// bind writes the claimRef of a volume that is reserved for a claim.
+func (c *placer) bind(ctx context.Context, assumed *reservation.Entry) error {
+	id, pv := assumed.Claim(), assumed.Volume()
+	turn, err := c.table.ReserveWriting(ctx, pv.Name)
 	if err != nil {
 		return err
 	}
-	defer unlock()
-	claim, exists, err := c.claims.get(ctx, r.Claim.NamespacedName)
-	if err == nil && (!exists || claim.UID != r.Claim.UID) {
-		err = &volume.ObjectNotFoundError{Ref: pvapi.ClaimRef(r.Claim.NamespacedName)}
+	defer turn.Forget()
+	claim, exists, err := c.claims.get(ctx, id.NamespacedName)
+	if err == nil && (!exists || claim.UID != id.UID) {
+		err = &volume.ObjectNotFoundError{Ref: pvapi.ClaimRef(id.NamespacedName)}
 	}
 	if err == nil && claim.DeletionTimestamp != nil { // it would take the volume with it
-		err = fmt.Errorf("%w: PersistentVolumeClaim %q is being deleted; make it again once it is gone", claimbinding.ErrUnbound, r.Claim)
+		err = fmt.Errorf("%w: PersistentVolumeClaim %q is being deleted; make it again once it is gone", claimbinding.ErrUnbound, id)
 	}
 	if err != nil {
 		return err
 	}
-	pv, err := c.updateVolume(ctx, r.Volume(), protectedVolume(boundVolume(r.Volume(), claim)))
-	if err != nil {
-		return fmt.Errorf("bind volume %q to PersistentVolumeClaim %q: %w", pv.Name, r.Claim, err)
+	if pv, err = c.updateVolume(ctx, pv, protectedVolume(boundVolume(pv, claim))); err != nil {
+		return fmt.Errorf("bind volume %q to PersistentVolumeClaim %q: %w", pv.Name, id, err)
 	}
-	r.Commit(pv)
+	assumed.Assume(pv)
 	return nil
 }
 
 // Rollback gives back all that was not committed. It may be called at any time,
 // also while the placement is committed, and twice.
-func (p *Placement) Rollback() { p.giveBack(p.take()) }
-
-func (p *Placement) giveBack(bind []*index.Reservation, provision []*v1.PersistentVolumeClaim, hold *podHold) {
-	c := p.placer
-	for _, r := range bind {
-		r.Release()
-		c.giveBack(r.Volume().Name, r.Claim.NamespacedName)
-		c.queue.Add(pvapi.ClaimRef(r.Claim.NamespacedName))
-	}
-	for _, claim := range provision {
-		c.placing.end(index.IDOf(claim))
-	}
-	hold.release()
-}
-
-// placing are the claims for which a placement wants storage made.
-type placing struct {
-	mu     sync.Mutex
-	claims map[index.ClaimID]bool
-}
-
-// begin reports false for a claim that is being placed already.
-func (p *placing) begin(claim index.ClaimID) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.claims[claim] {
-		return false
-	}
-	if p.claims == nil {
-		p.claims = make(map[index.ClaimID]bool)
-	}
-	p.claims[claim] = true
-	return true
-}
-
-func (p *placing) end(claim index.ClaimID) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.claims, claim)
+func (p *Placement) Rollback() {
+	_, reserved := p.take()
+	reserved.forget()
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,95 +13,34 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/reservation"
 )
 
-// onePod keeps claims with access mode ReadWriteOncePod for the pods that were
-// placed with them, until these are seen on their nodes.
-type onePod struct {
-	mu   sync.Mutex
-	kept map[types.NamespacedName]podKeep // by claim
-}
-
-// podKeep is for which pod a claim is kept, and by which call.
-type podKeep struct {
-	pod types.NamespacedName
-	uid types.UID
-	by  *podHold
-}
-
-// podHold is what one call of Place keeps.
-type podHold struct {
-	one    *onePod
-	claims []types.NamespacedName
-}
-
-// take reserves a claim for a pod. A reservation for another pod wins and is returned,
-// unless it is the stale one that is given.
-func (o *onePod) take(claim types.NamespacedName, want podKeep, stale *podKeep) (other podKeep, ok bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	has, is := o.kept[claim]
-	if is && (has.pod != want.pod || has.uid != want.uid) && (stale == nil || has != *stale) {
-		return has, false
-	}
-	if o.kept == nil {
-		o.kept = make(map[types.NamespacedName]podKeep)
-	}
-	o.kept[claim] = want
-	return podKeep{}, true
-}
-
-// drop says that a claim is kept for no pod, or not for this one.
-func (o *onePod) drop(claim types.NamespacedName, pod *types.NamespacedName) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if pod == nil || o.kept[claim].pod == *pod {
-		delete(o.kept, claim)
-	}
-}
-
-// release gives back what a call has kept and no other has since.
-func (h *podHold) release() {
-	if h == nil {
-		return
-	}
-	h.one.mu.Lock()
-	defer h.one.mu.Unlock()
-	for _, claim := range h.claims {
-		if h.one.kept[claim].by == h {
-			delete(h.one.kept, claim)
-		}
-	}
-	h.claims = nil
-}
-
-// keepForPod keeps a ReadWriteOncePod claim for a pod that is being placed, if no
-// other has it.
-func (c *placer) keepForPod(ctx context.Context, pod *v1.Pod, claim types.NamespacedName, hold *podHold) error {
+// reserveForPod keeps a claim with access mode ReadWriteOncePod for a pod that is being
+// placed, until the pod is seen on its node, if no other pod has the claim.
+func (c *placer) reserveForPod(ctx context.Context, pod *v1.Pod, claim types.NamespacedName) (*reservation.Entry, error) {
 	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	user, err := c.usedByOther(ctx, pod, claim)
 	if err == nil && user != "" {
-		c.onePod.drop(claim, &name)
+		c.table.ForgetPod(claim, name)
 		err = usedBy(user)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	want, gone := podKeep{name, pod.UID, hold}, (*podKeep)(nil)
 	for {
-		other, ok := c.onePod.take(claim, want, gone)
-		if ok {
-			hold.claims = append(hold.claims, claim)
-			return nil
+		e, other := c.table.ReserveForPod(claim, reservation.Pod{NamespacedName: name, UID: pod.UID})
+		if other == nil {
+			return e, nil
 		}
-		placed, err := objects.Get[*v1.Pod](ctx, objects.Live(c.objects), volume.ObjectRef{Kind: pvapi.KindPod, NamespacedName: other.pod})
+		placed, err := objects.Get[*v1.Pod](ctx, objects.Live(c.objects), volume.ObjectRef{Kind: pvapi.KindPod, NamespacedName: other.Pod().NamespacedName})
 		if err != nil && !errors.Is(err, volume.ErrNotFound) {
-			return err
+			return nil, err
 		}
-		if err == nil && placed.UID == other.uid && !hasTerminalPhase(placed) {
-			return usedBy(other.pod.Name)
+		if err == nil && placed.UID == other.Pod().UID && !hasTerminalPhase(placed) {
+			return nil, usedBy(other.Pod().Name)
 		}
-		gone = &other
+		other.Forget() // its pod has gone or ended
 	}
 }
 

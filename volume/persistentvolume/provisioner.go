@@ -227,11 +227,11 @@ func (p *provisioner) finishProvisioning(ctx context.Context, claim *v1.Persiste
 	if claim.DeletionTimestamp != nil && !p.podsComplete() {
 		return nil
 	}
-	unlock, err := p.pairs.lock(ctx, ProvisionedName(claim)) // so that it is not let go of meanwhile
+	turn, err := p.table.ReserveWriting(ctx, ProvisionedName(claim)) // so that it is not let go of meanwhile
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer turn.Forget()
 	pv, stored, err := p.volumes.getLive(ctx, types.NamespacedName{Name: ProvisionedName(claim)})
 	if err != nil || stored && p.isLetGo(pv) {
 		return err // once that is gone, what it says of the storage is asked for again

@@ -68,7 +68,7 @@ func isSameRelease(prior, now *v1.PersistentVolume) bool {
 
 // recycle empties the volume and makes it available again.
 func (r *reclaimer) recycle(ctx context.Context, pv *v1.PersistentVolume) error {
-	state, err := r.operations.Do(r.reclaimTask(pv, func(ctx context.Context) error {
+	state, err := r.operations.Do(reclaimTask(pv, func(ctx context.Context) error {
 		if r.plugins == nil {
 			return volume.NothingDone(errNoPlugins)
 		}
@@ -98,19 +98,10 @@ func (r *reclaimer) recycle(ctx context.Context, pv *v1.PersistentVolume) error 
 	return nil
 }
 
-// reclaimTask keeps the volume from all claims while f runs, even if another
+// reclaimTask keeps the volume from all claims until f has ended, even if another
 // client removes its claimRef meanwhile.
-func (r *reclaimer) reclaimTask(pv *v1.PersistentVolume, f func(context.Context) error) operation.Task {
-	return operation.Task{Key: releaseKey(pv), Volume: pv.Name, Class: pvapi.VolumeClass(pv), About: pvapi.VolumeRef(pv.Name), Inherited: true, Do: func(ctx context.Context) error {
-		r.index.SetBusy(pv.Name, true)
-		defer func() {
-			r.index.SetBusy(pv.Name, false)
-			for _, claim := range r.index.ClaimsOf(pv.Name, types.NamespacedName{}) {
-				r.queue.Add(pvapi.ClaimRef(claim))
-			}
-		}()
-		return f(ctx)
-	}}
+func reclaimTask(pv *v1.PersistentVolume, f func(context.Context) error) operation.Task {
+	return operation.Task{Key: releaseKey(pv), Volume: pv.Name, Removes: true, Class: pvapi.VolumeClass(pv), About: pvapi.VolumeRef(pv.Name), Inherited: true, Do: f}
 }
 
 // deleteStorage deletes the storage, then the volume.
@@ -118,7 +109,7 @@ func (r *reclaimer) deleteStorage(ctx context.Context, pv *v1.PersistentVolume) 
 	if pv.DeletionTimestamp != nil && !r.holdsStorage(pv) {
 		return nil // it can go at any moment, so its storage has gone before, or is to stay
 	}
-	state, err := r.operations.Do(r.reclaimTask(pv, func(ctx context.Context) error {
+	state, err := r.operations.Do(reclaimTask(pv, func(ctx context.Context) error {
 		if r.plugins == nil {
 			return volume.NothingDone(errNoPlugins)
 		}

@@ -35,8 +35,8 @@ import (
 //   - Objects that the API server would refuse (no source, no capacity or no request) are
 //     not bound.
 //
-// The result does not depend on the order in which volumes came. A claim with a reservation
-// gets that volume, one with a record only the recorded one.
+// The result does not depend on the order in which volumes came. A volume that is held
+// ([Index.Hold]) is no claim's.
 //
 // The error is an *[UnboundError]: it matches [claimbinding.ErrUnbound] and says why no
 // volume fits, matches [ErrWaitsForConsumer] or [ErrNeedsData], or holds a
@@ -44,9 +44,6 @@ import (
 func (x *Index) Match(w Wanted) (*v1.PersistentVolume, error) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	if r := x.owners.held[IDOf(w.Claim)]; r != nil {
-		return r.volume, nil
-	}
 	it, err := x.match(w)
 	return it.pv, err
 }

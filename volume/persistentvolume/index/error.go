@@ -14,6 +14,10 @@ import (
 // storage class waits for the first pod that uses it.
 var ErrWaitsForConsumer = errors.New("the claim waits for its first consumer: create a pod that uses it")
 
+// ErrReserved says that a volume is reserved for a claim already, or storage for it is about
+// to be made.
+var ErrReserved = errors.New("a volume is being reserved for the claim already")
+
 // Reason is why a claim cannot have a volume.
 type Reason string
 
@@ -49,8 +53,8 @@ type Rejected struct {
 
 // UnboundError says that a claim could not be bound. Err is the sentinel
 // [claimbinding.ErrUnbound], [claimbinding.ErrLost], [claimbinding.ErrElsewhere],
-// [ErrWaitsForConsumer] or [ErrNeedsData], a *[volume.InvalidSpecError] about the claim, or what
-// went wrong on the way.
+// [ErrWaitsForConsumer], [ErrNeedsData] or [ErrReserved], a *[volume.InvalidSpecError] about the
+// claim, or what went wrong on the way.
 type UnboundError struct {
 	Claim types.NamespacedName
 	// Volume is the only volume that was considered, where the claim names one.

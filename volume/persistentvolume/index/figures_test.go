@@ -11,19 +11,21 @@ import (
 	"github.com/podvol/podvol/util/testenv/figures"
 	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/reservation"
 )
 
 // bindAll binds as a controller would, with a store that answers at once.
 func bindAll(tb testing.TB, x *index.Index, wanted []index.Wanted) {
 	tb.Helper()
+	table := reservation.New(reservation.Config{Index: x, Waiting: index.NewWaiting(), Queue: noQueue{}})
 	for _, w := range wanted {
-		r, err := x.Reserve(w)
+		r, err := table.Reserve(w)
 		if err != nil {
 			tb.Fatal(err)
 		}
 		pv := r.Volume().DeepCopy()
 		pvbuild.ForClaim(w.Claim.Name, w.Claim.UID)(pv)
-		r.Commit(pv)
+		r.Assume(pv)
 	}
 }
 

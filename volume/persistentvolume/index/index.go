@@ -2,7 +2,7 @@
 // in a time that does not grow with the number of either:
 //
 //   - [Index] holds all PersistentVolumes. [Index.Match] finds the volume that fits a
-//     claim best, [Index.Reserve] also keeps it for that claim.
+//     claim best.
 //   - [Waiting] holds the claims for which there is no volume, so that a new volume is
 //     offered to one of them instead of being tried for all.
 //   - [UnboundError] says why no volume fits, with the number of volumes per reason.
@@ -30,11 +30,11 @@ type ClaimID struct {
 // IDOf returns the identity of a claim.
 func IDOf(pvc *v1.PersistentVolumeClaim) ClaimID { return ClaimID{pvapi.NameOf(pvc), pvc.UID} }
 
-// Index is all PersistentVolumes, kept so that a claim's volume is found ([Index.Match],
-// [Index.Reserve]) in a time that does not grow with their number.
+// Index is all PersistentVolumes, kept so that a claim's volume is found ([Index.Match]) in a
+// time that does not grow with their number.
 //
 //   - Volumes come and go by [Index.Put] and [Index.Delete]; [Index.PutClaim] tells which
-//     are out of reach for other reasons.
+//     are left to the claims that name them, [Index.Hold] which no claim gets now.
 //   - Free volumes are ordered by size in lists for each class, volume mode, set of access
 //     modes, node and label. A claim's volume, and one that is released or being deleted,
 //     is in none.
@@ -77,7 +77,7 @@ func New(volumes ...*v1.PersistentVolume) *Index {
 
 // Put adds a volume, or replaces the one of its name. An earlier version of
 // the same volume than the index has, by resourceVersion, is ignored: events
-// may arrive after what [Reservation.Commit] has told already.
+// may arrive after the answer to a write.
 func (x *Index) Put(pv *v1.PersistentVolume) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -106,8 +106,8 @@ func isOlder(pv, than *v1.PersistentVolume) bool {
 	return err == nil && c < 0
 }
 
-// Delete removes a volume, if it is there. Its record, names and reservation
-// stay: a later one of its name may hold the same data.
+// Delete removes a volume, if it is there. The claims that name it, and that it is
+// held, stay: a later one of its name may have the same data.
 func (x *Index) Delete(name string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -193,31 +193,18 @@ func (x *Index) rename(name types.NamespacedName, uid types.UID, volumeName stri
 	}
 }
 
-// SetBusy keeps a volume from every claim while its data is being removed.
-func (x *Index) SetBusy(volumeName string, busy bool) {
+// Hold keeps the volume of a name from every claim, also a volume that comes later. by says
+// for whom, in messages; "" holds it no longer.
+func (x *Index) Hold(volumeName, by string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.change(volumeName, func() {
-		if busy {
-			x.owners.busy[volumeName] = true
+		if by != "" {
+			x.owners.held[volumeName] = by
 		} else {
-			delete(x.owners.busy, volumeName)
+			delete(x.owners.held, volumeName)
 		}
 	})
-}
-
-// IsBusy reports whether the data of a volume is being removed ([Index.SetBusy]).
-func (x *Index) IsBusy(volumeName string) bool {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	return x.owners.busy[volumeName]
-}
-
-// IsReserved reports whether a reservation holds a volume ([Index.Reserve]).
-func (x *Index) IsReserved(volumeName string) bool {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	return x.owners.reserved[volumeName] != nil
 }
 
 // change calls f, which alone changes the known state of a volume, and moves the

@@ -14,7 +14,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/podvol/podvol/util/testenv/pvbuild"
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/reservation"
 )
 
 // Whatever happens to volumes, claims, records and reservations, the index
@@ -24,23 +26,32 @@ func TestIndexChoosesAsAScan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := &history{
 			index: index.New(), volumes: make(map[string]*v1.PersistentVolume), claims: make(map[string]*v1.PersistentVolumeClaim),
-			open: make(map[index.ClaimID]*index.Reservation),
+			open: make(map[index.ClaimID]*reservation.Entry),
 		}
+		h.table = reservation.New(reservation.Config{Index: h.index, Waiting: index.NewWaiting(), Queue: noQueue{}})
 		t.Repeat(map[string]func(*rapid.T){
 			"put a volume": h.putVolume, "put many volumes": h.putMany, "delete a volume": h.deleteVolume,
 			"put a claim": h.putClaim, "delete a claim": h.deleteClaim,
-			"reserve": h.reserve, "commit": h.commit, "release": h.release,
+			"reserve": h.reserve, "assume": h.assume, "forget": h.forget,
 			"": h.check,
 		})
 	})
 }
 
-// history is an index, and beside it what it should know.
+// noQueue is for tables that have nothing looked at.
+type noQueue struct{}
+
+func (noQueue) Add(volume.ObjectRef)    {}
+func (noQueue) Remind(volume.ObjectRef) {}
+func (noQueue) Hear(volume.ObjectRef)   {}
+
+// history is an index with a table of reservations, and beside it what they should know.
 type history struct {
 	index   *index.Index
+	table   *reservation.Table
 	volumes map[string]*v1.PersistentVolume
 	claims  map[string]*v1.PersistentVolumeClaim // those that the index was told of
-	open    map[index.ClaimID]*index.Reservation
+	open    map[index.ClaimID]*reservation.Entry
 	version int
 }
 
@@ -107,7 +118,7 @@ func (h *history) reserve(t *rapid.T) {
 	w := anyWanted(t)
 	id := index.IDOf(w.Claim)
 	want, _ := h.scan().Match(w)
-	r, err := h.index.Reserve(w)
+	r, err := h.table.Reserve(w)
 	switch _, reserved := h.open[id]; {
 	case reserved:
 		if !errors.Is(err, index.ErrReserved) {
@@ -124,7 +135,7 @@ func (h *history) reserve(t *rapid.T) {
 	}
 }
 
-func (h *history) anyOpen(t *rapid.T) (index.ClaimID, *index.Reservation) {
+func (h *history) anyOpen(t *rapid.T) (index.ClaimID, *reservation.Entry) {
 	if len(h.open) == 0 {
 		t.Skip("nothing is reserved")
 	}
@@ -137,27 +148,27 @@ func (h *history) anyOpen(t *rapid.T) (index.ClaimID, *index.Reservation) {
 	return id, r
 }
 
-func (h *history) commit(t *rapid.T) {
+func (h *history) assume(t *rapid.T) {
 	id, r := h.anyOpen(t)
 	h.version++
 	pv := r.Volume().DeepCopy()
 	pv.ResourceVersion = strconv.Itoa(h.version)
 	pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: id.Namespace, Name: id.Name, UID: id.UID}
 	h.volumes[pv.Name] = pv
-	r.Commit(pv)
-	r.Release() // which comes too late
+	r.Assume(pv)
+	r.Forget() // which comes too late
 }
 
-func (h *history) release(t *rapid.T) {
+func (h *history) forget(t *rapid.T) {
 	_, r := h.anyOpen(t)
-	r.Release()
-	r.Commit(pvbuild.NewPV("late", "1Gi")) // too late as well
+	r.Forget()
+	r.Assume(pvbuild.NewPV("late", "1Gi")) // too late as well
 }
 
 func (h *history) check(t *rapid.T) {
 	w := anyWanted(t)
 	want, refused := h.scan().Match(w)
-	got, err := h.index.Match(w)
+	got, err := h.table.Match(w)
 	if want != nil {
 		if err != nil || got.Name != want.Name {
 			t.Fatalf("got %v, %v; want %s", pvbuild.VolumeName(got), err, want.Name)

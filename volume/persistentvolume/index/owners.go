@@ -14,20 +14,15 @@ type owners struct {
 	// round.
 	named map[string]map[types.NamespacedName]types.UID
 	names map[types.NamespacedName]string
-	// reserved are the reservations by volume, held the same by claim.
-	reserved map[string]*Reservation
-	held     map[ClaimID]*Reservation
-	// busy are the volumes whose data is being removed.
-	busy map[string]bool
+	// held are the volumes that no claim gets now, and for whom they are kept.
+	held map[string]string
 }
 
 func newOwners() owners {
 	return owners{
-		named:    make(map[string]map[types.NamespacedName]types.UID),
-		names:    make(map[types.NamespacedName]string),
-		reserved: make(map[string]*Reservation),
-		held:     make(map[ClaimID]*Reservation),
-		busy:     make(map[string]bool),
+		named: make(map[string]map[types.NamespacedName]types.UID),
+		names: make(map[types.NamespacedName]string),
+		held:  make(map[string]string),
 	}
 }
 
@@ -58,16 +53,14 @@ func (o *owners) volumeFor(q *query) string {
 
 // owned reports whether a volume is kept for any claim.
 func (o *owners) owned(volumeName string) bool {
-	return len(o.named[volumeName]) > 0 || o.reserved[volumeName] != nil || o.busy[volumeName]
+	return len(o.named[volumeName]) > 0 || o.held[volumeName] != ""
 }
 
-// otherThan says which claim a volume is kept for, if not for this one.
+// otherThan says for whom a volume is kept, if not for this claim. One that is held is kept
+// from all that ask.
 func (o *owners) otherThan(q *query, pv *v1.PersistentVolume) string {
-	if r := o.reserved[pv.Name]; r != nil { // a claim with a reservation of its own asks for nothing
-		return r.Claim.String() + ", for which it is reserved"
-	}
-	if o.busy[pv.Name] {
-		return "an earlier claim, whose data is being removed"
+	if held := o.held[pv.Name]; held != "" {
+		return held
 	}
 	if q.named != "" || pv.Spec.ClaimRef != nil {
 		return ""

@@ -25,9 +25,6 @@ type Waiting struct {
 	groups map[shelfKey]map[mark]map[groupKey]*waitingGroup
 	// absent is before which turn it was asked for a class that did not exist.
 	absent map[string]uint64
-	// offers are the volumes for which a claim was woken, or that it will try
-	// again to take, until it looks.
-	offers map[types.NamespacedName][]string
 	// woken are those that were woken and have not looked yet.
 	woken map[types.NamespacedName]*waitingClaim
 }
@@ -53,7 +50,6 @@ func NewWaiting() *Waiting {
 		claims: make(map[types.NamespacedName]*waitingClaim),
 		turns:  make(map[types.NamespacedName]turn),
 		groups: make(map[shelfKey]map[mark]map[groupKey]*waitingGroup),
-		offers: make(map[types.NamespacedName][]string),
 		absent: make(map[string]uint64),
 		woken:  make(map[types.NamespacedName]*waitingClaim),
 	}
@@ -193,7 +189,7 @@ func (w *Waiting) remove(name types.NamespacedName) {
 }
 
 // Offer returns the claim that a free volume is for, which waits no longer but
-// has to look; and notes why.
+// has to look.
 func (w *Waiting) Offer(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -204,7 +200,6 @@ func (w *Waiting) Offer(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
 	name := pvapi.NameOf(first.query.Claim)
 	w.remove(name)
 	w.woken[name] = first
-	w.offers[name] = append(w.offers[name], pv.Name)
 	return name, true
 }
 
@@ -238,28 +233,18 @@ func (w *Waiting) OfferWoken(pv *v1.PersistentVolume) (types.NamespacedName, boo
 			break
 		}
 		if claim.query.shelf == shelfOf(pv) && claim.query.reject(pv, "") == nil {
-			w.offers[name] = append(w.offers[name], pv.Name)
 			return name, true
 		}
 	}
 	return types.NamespacedName{}, false
 }
 
-// Keep notes a volume that a claim could not take and will try again.
-func (w *Waiting) Keep(name types.NamespacedName, volumeName string) {
+// Looks says that a claim looks for a volume now: no further one is offered to it before it
+// waits again.
+func (w *Waiting) Looks(name types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.offers[name] = append(w.offers[name], volumeName)
-}
-
-// Offered returns the volumes for which a claim was woken, once.
-func (w *Waiting) Offered(name types.NamespacedName) []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	volumes := w.offers[name]
-	delete(w.offers, name)
 	delete(w.woken, name)
-	return volumes
 }
 
 // OfClass returns the waiting claims that have a class. Those that name none

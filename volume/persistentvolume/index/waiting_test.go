@@ -202,7 +202,7 @@ func offering(t *testing.T, claims, rounds int) (nobody, somebody time.Duration)
 			}
 			w.Add(first)
 		})
-		w.Offered(pvapi.NameOf(first.Claim))
+		w.Looks(pvapi.NameOf(first.Claim))
 	}
 	return nobody, somebody
 }

@@ -28,6 +28,10 @@ const (
 type Config struct {
 	// Again has an object looked at: its operation has ended, is slow, or may begin.
 	Again func(volume.ObjectRef)
+	// Reserve keeps the volume of a task for it until forget is called. It reports false,
+	// and has the task's object looked at later, if another one works on the volume, or a
+	// claim takes it whose data the task would remove.
+	Reserve func(Task) (forget func(), ok bool)
 	// Watch watches an object until stop is called.
 	Watch func(of volume.ObjectRef, changed func(volume.ObjectRef)) (stop func())
 	// Slow is called once for each operation that is slow.
@@ -37,9 +41,8 @@ type Config struct {
 	Activity *work.Activity
 }
 
-// Executor runs operations. There is one for a volume at a time, even for several
-// releases of it or several that had its name. One that fails waits, longer each
-// time, before it may begin again. Its methods may be called from several
+// Executor runs operations, one for a volume at a time ([Config].Reserve). One that fails
+// waits, longer each time, before it may begin again. Its methods may be called from several
 // goroutines.
 type Executor struct {
 	Config
@@ -48,7 +51,6 @@ type Executor struct {
 	mu      sync.Mutex
 	slots   map[string]chan struct{} // by class
 	all     map[string]*operation    // by key
-	at      map[string]*operation    // those that run, by volume
 	running sync.WaitGroup
 }
 
@@ -58,6 +60,8 @@ type Task struct {
 	Key string
 	// Volume is the name of the PersistentVolume whose storage it works on.
 	Volume string
+	// Removes says that it removes the volume's data.
+	Removes bool
 	// Class is the storage class of the volume.
 	Class string
 	// About is the object that is looked at again when it has ended, and when it
@@ -76,8 +80,6 @@ type operation struct {
 	key     string
 	about   volume.ObjectRef
 	running bool
-	// next are the objects whose own operations wait for this one to end.
-	next []volume.ObjectRef
 	// slow says of one that runs that it does so for long.
 	slow error
 	done bool
@@ -126,19 +128,19 @@ type Status struct {
 
 // NewExecutor returns an executor for [Executor.Start].
 func NewExecutor(config Config) *Executor {
-	return &Executor{Config: config, slots: make(map[string]chan struct{}), all: make(map[string]*operation), at: make(map[string]*operation)}
+	return &Executor{Config: config, slots: make(map[string]chan struct{}), all: make(map[string]*operation)}
 }
 
 // Start is called once, before Do: operations end with ctx.
 func (o *Executor) Start(ctx context.Context) { o.ctx = ctx }
 
 // Do says how far an operation is, after beginning it if it is not running,
-// waiting or done. One that waits for another on the same volume counts as
-// running. The error is why it failed, or says that it is slow.
+// waiting or done. One that waits for its volume counts as running. The error is
+// why it failed, or says that it is slow.
 func (o *Executor) Do(t Task) (State, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	op, other := o.all[t.Key], o.at[t.Volume]
+	op := o.all[t.Key]
 	switch {
 	case op != nil && op.done:
 		return Done, nil
@@ -146,18 +148,19 @@ func (o *Executor) Do(t Task) (State, error) {
 		return Running, op.slow
 	case op != nil && op.waiting != nil:
 		return Failed, op.err
-	case other != nil:
-		other.next = append(other.next, t.About)
+	}
+	forget, ok := o.Reserve(t)
+	if !ok {
 		return Running, nil
-	case op == nil:
+	}
+	if op == nil {
 		op = &operation{key: t.Key, about: t.About, uncertain: t.Inherited}
 		o.all[t.Key] = op
 	}
 	op.running, op.dropped, op.takenBack = true, false, false
 	op.tried = append(op.tried, t.On)
-	o.at[t.Volume] = op
 	o.Activity.Add(1)
-	o.running.Go(func() { o.finish(op, t.Volume, o.attempt(op, t)) })
+	o.running.Go(func() { o.finish(op, o.attempt(op, t), forget) })
 	return Running, nil
 }
 
@@ -201,26 +204,23 @@ func (o *Executor) tellSlow(op *operation, t Task) {
 	}
 }
 
-func (o *Executor) finish(op *operation, volumeName string, err error) {
-	for _, next := range o.settle(op, volumeName, err) {
-		o.Again(next)
-	}
+func (o *Executor) finish(op *operation, err error, forget func()) {
+	o.settle(op, err)
+	forget()
 	o.Again(op.about)
 	o.Activity.Add(-1)
 }
 
-// settle notes how an operation has ended, and returns what waits for that.
-func (o *Executor) settle(op *operation, volumeName string, err error) (next []volume.ObjectRef) {
+// settle notes how an operation has ended.
+func (o *Executor) settle(op *operation, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	delete(o.at, volumeName)
-	next, op.next = op.next, nil
 	op.running, op.slow, op.err, op.done = false, nil, err, err == nil
 	if op.dropped {
 		delete(o.all, op.key)
 	}
 	if op.dropped || err == nil || o.ctx.Err() != nil {
-		return next
+		return
 	}
 	op.failures++
 	op.uncertain = op.uncertain || volume.IsUncertain(err)
@@ -231,7 +231,6 @@ func (o *Executor) settle(op *operation, volumeName string, err error) (next []v
 			op.stops = append(op.stops, o.Watch(use.By, func(volume.ObjectRef) { go o.wake(op) }))
 		}
 	}
-	return next
 }
 
 // pauseAfter is how long to wait after so many failures in a row. An object that

@@ -12,6 +12,8 @@ import (
 	"github.com/podvol/podvol/util/testenv/noleak"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/work"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/reservation"
 )
 
 func TestMain(m *testing.M) { noleak.Main(m) }
@@ -38,11 +40,21 @@ func (b *bench) note(in *[]string, name string) {
 	*in = append(*in, name)
 }
 
+// Add, Remind and Hear note what is to be looked at.
+func (b *bench) Add(ref volume.ObjectRef)    { b.note(&b.again, ref.Name) }
+func (b *bench) Remind(ref volume.ObjectRef) { b.Add(ref) }
+func (b *bench) Hear(ref volume.ObjectRef)   { b.Add(ref) }
+
 func run(t *testing.T, f func(t *testing.T, b *bench)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{}
+		table := reservation.New(reservation.Config{Index: index.New(), Waiting: index.NewWaiting(), Queue: b})
 		b.Executor = NewExecutor(Config{
-			Again:    func(ref volume.ObjectRef) { b.note(&b.again, ref.Name) },
+			Again: b.Add,
+			Reserve: func(t Task) (func(), bool) {
+				e, ok := table.ReserveStorage(t.Volume, t.Removes, t.About)
+				return e.Forget, ok
+			},
 			Watch:    func(volume.ObjectRef, func(volume.ObjectRef)) func() { return func() {} },
 			Slow:     func(task Task) { b.note(&b.slow, task.Key) },
 			Activity: &b.activity,
