@@ -12,6 +12,7 @@ import (
 	k8smount "k8s.io/mount-utils"
 
 	"github.com/podvol/podvol/mount/internal/failure"
+	"github.com/podvol/podvol/mount/internal/fstypes"
 	"github.com/podvol/podvol/mount/internal/mountopt"
 	"github.com/podvol/podvol/util/secretopt"
 )
@@ -184,4 +185,82 @@ func (r Request) Check() error {
 		}
 	}
 	return nil
+}
+
+// Rung is a step of the unmount ladder.
+type Rung int
+
+// The rungs, from harmless to last resort.
+const (
+	// RungNone: nothing was tried.
+	RungNone Rung = iota
+	// RungNormal: umount2(2) without MNT_FORCE or MNT_DETACH.
+	RungNormal
+	// RungForce: MNT_FORCE was used. It hits all mounts of the file system. On
+	// NFS unwritten data may be lost ([Rung.Loss], [UnmountOptions]).
+	RungForce
+	// RungLazy: the mount is out of sight, but its file system may still be in
+	// use. Treat the volume as uncertain.
+	RungLazy
+)
+
+func (r Rung) String() string {
+	switch r {
+	case RungNone:
+		return "none"
+	case RungNormal:
+		return "normal"
+	case RungForce:
+		return "force"
+	case RungLazy:
+		return "lazy"
+	}
+	return fmt.Sprintf("Rung(%d)", int(r))
+}
+
+// Loss says in a sentence what may be lost, or left behind, by an unmount of
+// a file system of this type that took this rung; it is empty where nothing is.
+// An empty type stands for any. Force hits all mounts of the file system; of other
+// mount namespaces' nothing is known.
+func (r Rung) Loss(fstype string) string {
+	switch r {
+	case RungForce:
+		return lossByForce(fstype)
+	case RungLazy:
+		return "The file system lives on out of sight until its last user is gone; what was not yet written is written then, or lost if its server or daemon stays away."
+	}
+	return ""
+}
+
+func lossByForce(fstype string) string {
+	switch fstypes.Family(fstype) {
+	case "fuse", "glusterfs":
+		return "The daemon was cut off from all mounts of the file system: requests that it had not answered have failed, and what it had not stored yet may be lost."
+	case "nfs", "cifs", "ceph", "9p", "lustre":
+		return "Requests under way of all mounts of the file system have failed, and data that was written but had not reached the server may be lost."
+	case "":
+		return "Requests under way of all mounts of the file system may have failed, and data that had not reached the server or daemon may be lost."
+	}
+	return "" // the kernel does the same as without force
+}
+
+// Propagation says how later mounts cross between the host and a container
+// (mount_namespaces(7)). Its values are the words of mount(8) and of the OCI
+// runtime specification.
+type Propagation string
+
+// The propagations, with a pod's word for each.
+const (
+	PropagationPrivate Propagation = "rprivate" // None: in neither direction
+	PropagationSlave   Propagation = "rslave"   // HostToContainer
+	PropagationShared  Propagation = "rshared"  // Bidirectional
+)
+
+// IDMapping maps Size ids, from ContainerID on, to the ids from HostID on, as a
+// line of /proc/<pid>/uid_map does (user_namespaces(7)). For an idmapped mount
+// ContainerID is the owner in the file system, and HostID the shown owner. With
+// the mappings of a pod's user namespace, the pod sees the owners of the file
+// system.
+type IDMapping struct {
+	ContainerID, HostID, Size uint32
 }

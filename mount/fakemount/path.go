@@ -11,6 +11,7 @@ import (
 	"github.com/podvol/podvol/mount/internal/mountopt"
 	"github.com/podvol/podvol/mount/internal/mounttable"
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/pathin"
 )
 
 // fakeDentry is a file of a file system: what a path leads to, mounts aside.
@@ -178,4 +179,53 @@ func errnoOf(err error) error {
 		return errno
 	}
 	return err
+}
+
+// shownAt finds what a descriptor leads to, of which the kernel only tells where
+// it really is: through which of the fake's mounts it was opened is not known.
+// It is taken to be the one that shows least around it, and of those that show
+// the same the newest. A file that no mount shows but the root is looked up by
+// its name.
+func (ns *namespace) shownAt(real string) (fakePlace, bool) {
+	var at fakePlace
+	longest := -1
+	for _, m := range ns.mounts { // oldest first
+		base := ns.real(fakeDentry{m.super, m.path})
+		if m == ns.root || len(base) < longest || !pathin.In(base, real) {
+			continue
+		}
+		longest = len(base)
+		at = fakePlace{m, path.Join(m.path, strings.TrimPrefix(real, base))}
+	}
+	return at, longest >= 0
+}
+
+// fakeNames counts, for every path, the names that the fake keeps at and below
+// it. Most moved directories hold none, and then not every mount must be looked
+// at.
+type fakeNames map[string]int
+
+// add counts a clean, absolute name; with a negative number it is forgotten. An
+// empty name is none.
+func (n fakeNames) add(name string, times int) {
+	for p := name; p != ""; p = p[:strings.LastIndexByte(p, '/')] {
+		n[p] += times
+		if n[p] == 0 {
+			delete(n, p)
+		}
+	}
+}
+
+// rename sets a name that is kept, and counts it.
+func (ns *namespace) rename(kept *string, name string) {
+	ns.names.add(*kept, -1)
+	*kept = name
+	ns.names.add(name, 1)
+}
+
+// serve sets what mounts of source show.
+func (ns *namespace) serve(source, dir string) {
+	ns.names.add(ns.sources[source], -1)
+	ns.sources[source] = dir
+	ns.names.add(dir, 1)
 }

@@ -18,6 +18,7 @@ import (
 	k8smount "k8s.io/mount-utils"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/internal/fstypes"
 	"github.com/podvol/podvol/mount/internal/ladder"
 	"github.com/podvol/podvol/mount/internal/mountopt"
 	"github.com/podvol/podvol/util/blockingcall"
@@ -221,4 +222,168 @@ func (c *cappedBuffer) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.buf.String()
+}
+
+// maxSecret is how long a secret may be, in bytes, to go through a pipe before
+// the helper reads it. Helpers take less.
+const maxSecret = 4096
+
+// secretFD is the descriptor by which a helper gets a secret: the first after
+// the standard ones.
+const secretFD = 3
+
+// handover is how the sensitive options of a request reach a helper.
+type handover struct {
+	// args go on the argument list, env is added to the environment.
+	args, env []string
+	// secret goes through descriptor secretFD, if piped is set.
+	secret string
+	piped  bool
+}
+
+// handOver keeps secrets out of the argument list, which every user can read,
+// for helpers that take them otherwise: mount.cifs a password from the
+// descriptor that $PASSWD_FD names and a user name from $USER (mount.cifs(8)),
+// mount.ceph a key from a file (secretfile, mount.ceph(8)). The environment of a
+// process is open to root and its own user only (proc_pid_environ(5)). All
+// other types, and these without their helper, get the options as they are.
+func (c Config) handOver(r mount.Request) handover {
+	h := handover{args: r.Sensitive}
+	if !c.hasHelper(r.FSType) {
+		return h
+	}
+	switch fstypes.Family(r.FSType) {
+	case "cifs":
+		h.cifs()
+	case "ceph":
+		h.ceph()
+	}
+	return h
+}
+
+func (h *handover) cifs() {
+	h.take(func(name, value string) bool {
+		switch name {
+		case "password", "passwd", "pass":
+			return h.pipe(value)
+		case "username", "user":
+			// mount.cifs looks for a password behind a percent sign in $USER.
+			if value == "" || strings.Contains(value, "%") {
+				return false
+			}
+			h.env = append(h.env, "USER="+value)
+			return true
+		}
+		return false
+	})
+	if h.piped {
+		h.env = append(h.env, fmt.Sprintf("PASSWD_FD=%d", secretFD))
+	}
+}
+
+func (h *handover) ceph() {
+	h.take(func(name, value string) bool { return name == "secret" && h.pipe(value) })
+	if h.piped {
+		h.args = append(h.args, fmt.Sprintf("secretfile=/proc/self/fd/%d", secretFD))
+	}
+}
+
+// pipe reports whether a secret fits; of several the last counts, as it would
+// on the argument list.
+func (h *handover) pipe(value string) bool {
+	if len(value) > maxSecret {
+		return false
+	}
+	h.secret, h.piped = value, true
+	return true
+}
+
+// take leaves in args what taken does not take.
+func (h *handover) take(taken func(name, value string) bool) {
+	var rest []string
+	for _, element := range h.args {
+		for _, option := range mountopt.Split(element) {
+			if name, value, _ := strings.Cut(option, "="); !taken(name, value) {
+				rest = append(rest, option)
+			}
+		}
+	}
+	h.args = slices.Clip(rest)
+}
+
+// files returns what the command shall inherit beside the standard files. The
+// caller closes them.
+func (h *handover) files() ([]*os.File, error) {
+	if !h.piped {
+		return nil, nil
+	}
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	// mount.cifs takes what one read gives, so nothing is added to it. The
+	// pipe holds it all, and the helper finds the end behind it.
+	_, err = writer.WriteString(h.secret)
+	if closeErr := writer.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		reader.Close()
+		return nil, err
+	}
+	return []*os.File{reader}, nil
+}
+
+// commandLine is a program to run for a mount.
+type commandLine struct {
+	name string
+	args []string
+	// shown is the whole line, sensitive options masked.
+	shown string
+}
+
+// inScope runs a command in a systemd scope of its own, by the kubelet's command
+// line, where that is needed: in this agent's scope, a daemon that the helper
+// leaves behind would be killed with the agent's service. systemd-run is looked
+// up, not tried.
+func (m *Mounter) inScope(ctx context.Context, r mount.Request, line commandLine) commandLine {
+	if !m.config.leavesDaemon(r.FSType) || !m.config.hasSystemd() {
+		return line
+	}
+	if _, err := exec.LookPath("systemd-run"); err != nil {
+		m.config.Logger.WarnContext(ctx, "mount without a systemd scope: its daemon ends with this agent's service", "target", r.Target, "type", r.FSType, "error", err)
+		return line
+	}
+	var scoped commandLine
+	scoped.name, scoped.args, _ = k8smount.AddSystemdScopeSensitive("systemd-run", r.Target, line.name, line.args, "")
+	options := scoped.args[:len(scoped.args)-len(line.args)-1] // the arguments before the command itself
+	scoped.shown = "systemd-run"
+	for _, o := range options {
+		scoped.shown += " " + o
+	}
+	scoped.shown += " " + line.shown
+	return scoped
+}
+
+// leavesDaemon reports whether a type is served by a daemon that its helper
+// starts: FUSE and its relatives, and types with a helper that are not the
+// kernel's, such as ntfs by ntfs-3g.
+func (c Config) leavesDaemon(fstype string) bool {
+	switch fstypes.Family(fstype) {
+	case "fuse", "glusterfs":
+		return true
+	case "nfs", "cifs", "ceph", "":
+		return false
+	}
+	return c.hasHelper(fstype) && c.kernelLacks(fstype)
+}
+
+// hasSystemd reports whether systemd runs this host, as sd_booted(3) does.
+func (c Config) hasSystemd() bool {
+	dir := c.SystemdDir
+	if dir == "" {
+		dir = "/run/systemd/system"
+	}
+	info, err := os.Lstat(dir)
+	return err == nil && info.IsDir()
 }

@@ -3,12 +3,16 @@
 //
 // [New] returns its [Mounter]. How one mount is made:
 //
-//	Mounter.MountContext     checks the request                       host.go
-//	  choose                 system calls or mount(8)                 choice.go
-//	  native.run             open the target and the source, make the
-//	                         mount out of sight, attach it            native.go, native_*.go
-//	  command                run mount(8), verify where it mounted    command.go, command_verify.go
-//	  explain                the cause, with what the node has        native_error.go, node_facts.go
+//	Mounter.MountContext     checks the request, chooses system calls
+//	                         or mount(8)                              host.go
+//	  native.run             open the target, make the mount out of
+//	                         sight, attach it                         native.go
+//	    mountNew             a file system                            native_new.go
+//	    mountNFS             one of NFS, by the version that its
+//	                         server takes                             native_nfs.go
+//	    bind, remount        another view of a mount, or a change     native_bind.go
+//	  mountByCommand         run mount(8), verify where it mounted    command.go
+//	  explain                the cause, with what the node has        explain.go
 //
 // [Wrap] gives a mounter of another module the same contexts, mount table and ladder
 // (wrap.go).

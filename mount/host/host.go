@@ -3,25 +3,98 @@ package host
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
-	k8smount "k8s.io/mount-utils"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/internal/failure"
+	"github.com/podvol/podvol/mount/internal/fstypes"
 	"github.com/podvol/podvol/mount/internal/ladder"
 	"github.com/podvol/podvol/mount/internal/mountapi"
 	"github.com/podvol/podvol/mount/internal/mountopt"
 	"github.com/podvol/podvol/mount/internal/mounttable"
+	"github.com/podvol/podvol/mount/internal/nfs"
 	"github.com/podvol/podvol/mount/internal/statmount"
 	"github.com/podvol/podvol/util/blockingcall"
-	"github.com/podvol/podvol/util/eintr"
-	"github.com/podvol/podvol/util/retry"
 )
+
+// Config configures the host's mounter. The zero value is for a node.
+type Config struct {
+	// Via forces system calls or mount(8); its zero value chooses.
+	Via Via
+	// Resolver resolves the names of file servers if no helper does; nil means
+	// [net.DefaultResolver].
+	Resolver Resolver
+	// Logger gets a debug line for every mount and unmount, sensitive options masked. It
+	// gets a line of level Info with the version for every NFS mount made without helper,
+	// and a warning if an unmount may have lost data. nil logs nothing.
+	Logger *slog.Logger
+	// MountCommand is the mount(8) program for mounts that system calls cannot make;
+	// empty means "mount", searched in PATH.
+	MountCommand string
+	// HelperDirs are the directories in which mount(8) searches mount.<type>; nil means
+	// its built-in list. They are used to explain failures.
+	HelperDirs []string
+	// FilesystemsFile lists the kernel's file systems; empty means /proc/filesystems. It
+	// is used to explain failures.
+	FilesystemsFile string
+	// ModulesDir is the directory of the running kernel's modules; empty means
+	// /lib/modules/<release>. It is used to explain failures.
+	ModulesDir string
+	// OSReleaseFile names the node's distribution (os-release(5)); empty means
+	// /etc/os-release, or else /usr/lib/os-release. It is used to explain
+	// failures.
+	OSReleaseFile string
+	// SystemdDir is a directory that exists if systemd runs the host; empty means
+	// /run/systemd/system (sd_booted(3)). Then a helper that leaves a daemon behind runs
+	// in a scope of its own.
+	SystemdDir string
+}
+
+// Via is the way a mount is made.
+type Via int
+
+// The ways.
+const (
+	// ViaBest uses system calls if the kernel can make the mount alone. It uses
+	// mount(8) for types with a helper, such as FUSE, for NFS with Kerberos, and
+	// for options that mount(8) itself carries out. [Mounter] has the full
+	// list.
+	ViaBest Via = iota
+	// ViaSystemCalls starts no process. A mount that needs one is refused before
+	// anything is changed ([mount.ErrNeedsCommand]).
+	ViaSystemCalls
+	// ViaCommand runs mount(8) for everything, as mount-utils does.
+	ViaCommand
+)
+
+func (v Via) String() string {
+	switch v {
+	case ViaBest:
+		return "best"
+	case ViaSystemCalls:
+		return "system calls"
+	case ViaCommand:
+		return "command"
+	}
+	return fmt.Sprintf("Via(%d)", int(v))
+}
+
+// Resolver looks up host names; [net.Resolver] is one. It must be safe for
+// concurrent use.
+type Resolver interface {
+	// LookupNetIP returns the addresses of host, best first; network is "ip",
+	// "ip4" or "ip6".
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
 
 // New returns the mounter of this host. It does no I/O. Each mount finds the kernel's
 // features anew, so that a module loaded later is used.
@@ -117,51 +190,6 @@ type callKey struct {
 
 func mountKey(target string) callKey { return callKey{filepath.Clean(target), mount.RungNormal} }
 
-// calls are the system calls of unmounting, so that tests can let them hang.
-type calls interface {
-	unmount(target string, flags int) error
-	ask(target string) error
-}
-
-type hostCalls struct{}
-
-// unmount is umount2(2), repeated while the mount is busy: a process that this
-// one is just starting holds copies of all its descriptors from fork(2) until
-// execve(2) closes them. That is waited for, and a fifth of a second more, since
-// execve closes them as it ends.
-func (hostCalls) unmount(target string, flags int) error {
-	const first = 100 * time.Microsecond
-	pause := retry.Pause{First: first, Last: time.Second}
-	for {
-		err := eintr.Do(func() error { return unix.Unmount(target, flags) })
-		if !errors.Is(err, unix.EBUSY) || pause.Due() > 200*time.Millisecond {
-			return err
-		}
-		if pause.Due() == first {
-			awaitForks()
-		}
-		time.Sleep(pause.Next())
-	}
-}
-
-// awaitForks waits, for a second at most, for the processes that are being
-// started to reach execve(2). It may hang there: their program's file system is
-// any.
-func awaitForks() {
-	none := make(chan struct{})
-	go func() {
-		syscall.ForkLock.RLock() // held by package syscall from fork to execve
-		close(none)
-		syscall.ForkLock.RUnlock()
-	}()
-	limit := time.NewTimer(time.Second)
-	defer limit.Stop()
-	select {
-	case <-none:
-	case <-limit.C:
-	}
-}
-
 // MountContext implements [mount.ContextMounter].
 //
 //   - A mount by system calls is prepared out of sight and takes effect by one call. ctx
@@ -201,55 +229,100 @@ func (m *Mounter) tryMount(ctx context.Context, r mount.Request, how runner) err
 	if !native {
 		return m.mountByCommand(ctx, r, how)
 	}
-	err = m.mountNative(ctx, r, options)
+	err = m.mountNative(ctx, r, options, nil)
 	if m.config.Via == ViaBest && errors.Is(err, unix.ENOTBLK) && isImage(r.Source) {
 		return m.mountByCommand(ctx, r, how) // it finds a loop device for it
 	}
 	return err
 }
 
-// Mount implements [mount.Interface]; it waits without limit.
-func (m *Mounter) Mount(source, target, fstype string, options []string) error {
-	return m.MountSensitive(source, target, fstype, options, nil)
+// choose decides between system calls and mount(8) for a request, or refuses it.
+// A remount without a type takes the mount's.
+func (m *Mounter) choose(ctx context.Context, r mount.Request, o mountopt.Options, flags []string) (native bool, err error) {
+	if m.config.Via == ViaCommand {
+		return false, nil
+	}
+	if o.Remount && !o.Bind && r.FSType == "" {
+		if r.FSType, err = m.typeAt(ctx, r.Target); err != nil {
+			return false, err
+		}
+	}
+	why := m.config.needsCommand(r, o, flags)
+	if why != "" && m.config.Via == ViaSystemCalls {
+		return false, failure.Of(mount.ErrNeedsCommand, errors.New(why))
+	}
+	return why == "", nil
 }
 
-// MountSensitive implements [mount.Interface]; it waits without limit.
-func (m *Mounter) MountSensitive(source, target, fstype string, options, sensitive []string) error {
-	return m.MountContext(context.Background(), mount.Request{Source: source, Target: target, FSType: fstype, Options: options, Sensitive: sensitive})
+// typeAt returns the type of the mount at target, or none if there is no mount.
+func (m *Mounter) typeAt(ctx context.Context, target string) (string, error) {
+	fstypes := make(chan string, 1)
+	err := m.calls.Do(ctx, callKey{target, mount.RungNone}, func() error {
+		e, _, err := m.table.At(target)
+		fstypes <- e.FSType
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	return <-fstypes, nil
 }
 
-// MountSensitiveWithoutSystemd implements [mount.Interface]; it waits without
-// limit and starts no systemd scope.
-func (m *Mounter) MountSensitiveWithoutSystemd(source, target, fstype string, options, sensitive []string) error {
-	return m.MountSensitiveWithoutSystemdWithMountFlags(source, target, fstype, options, sensitive, nil)
+// needsCommand says why a request needs mount(8), or nothing where the kernel
+// can carry it out alone.
+func (c Config) needsCommand(r mount.Request, o mountopt.Options, flags []string) string {
+	switch {
+	case len(flags) > 0:
+		return "flags of mount(8) were given"
+	case len(o.Command) > 0:
+		name, _, _ := strings.Cut(o.Command[0], "=")
+		return fmt.Sprintf("the option %s is one that mount(8) carries out", name)
+	case o.OnlyPropagation(r.FSType, r.Source, r.Target), o.Bind:
+		return ""
+	}
+	return c.typeNeedsCommand(r, o)
 }
 
-// MountSensitiveWithoutSystemdWithMountFlags implements [mount.Interface]; flags
-// are for mount(8), which then makes the mount, whatever its type, without a
-// systemd scope.
-func (m *Mounter) MountSensitiveWithoutSystemdWithMountFlags(source, target, fstype string, options, sensitive, flags []string) error {
-	return m.mount(context.Background(), mount.Request{Source: source, Target: target, FSType: fstype, Options: options, Sensitive: sensitive}, runner{flags: flags, noScope: true})
+func (c Config) typeNeedsCommand(r mount.Request, o mountopt.Options) string {
+	switch {
+	case r.FSType == "" && o.Remount:
+		return "" // the mount table knows the type
+	case r.FSType == "", r.FSType == "auto", r.FSType == "none", strings.Contains(r.FSType, ","):
+		return "no file system type was given, and the kernel does not find it out"
+	case isTag(r.Source):
+		return fmt.Sprintf("the source %s has to be searched for", r.Source)
+	case fstypes.Family(r.FSType) == "nfs":
+		reason, _ := nfs.NeedsHelper(o.Data)
+		return reason
+	case fstypes.WantsHelper(r.FSType):
+		return fmt.Sprintf("%s is mounted by a helper program", r.FSType)
+	case !isPseudo(r.FSType) && c.hasHelper(r.FSType):
+		return fmt.Sprintf("this node has a helper for %s", r.FSType)
+	}
+	return ""
 }
 
-// Unmount implements [mount.Interface]: the normal rung, without limit of time.
-func (m *Mounter) Unmount(target string) error {
-	_, err := m.UnmountContext(context.Background(), target, mount.UnmountOptions{})
-	return err
+// isTag tells sources that mount(8) searches all devices for.
+func isTag(source string) bool {
+	name, _, ok := strings.Cut(source, "=")
+	switch name {
+	case "UUID", "LABEL", "PARTUUID", "PARTLABEL", "ID":
+		return ok
+	}
+	return false
 }
 
-// UnmountWithForce implements mount-utils' MounterForceUnmounter: the normal rung, and
-// after timeout the forced one, as with [mount.UnmountOptions].ForceAfter. There is no further
-// limit of time. A timeout of 0 or less counts as a millisecond.
-func (m *Mounter) UnmountWithForce(target string, timeout time.Duration) error {
-	_, err := m.UnmountContext(context.Background(), target, mount.UnmountOptions{ForceAfter: max(timeout, time.Millisecond)})
-	return err
+// isImage reports whether a source is the image of a disk in a file.
+func isImage(source string) bool {
+	info, err := os.Stat(source)
+	return err == nil && info.Mode().IsRegular()
 }
 
-// CanSafelySkipMountPointCheck implements [mount.Interface]. It is false, because unmounting a
-// path without a mount is an error here ([mount.ErrNotMounted]).
-func (*Mounter) CanSafelySkipMountPointCheck() bool { return false }
-
-var (
-	_ mount.ContextMounter           = (*Mounter)(nil)
-	_ k8smount.MounterForceUnmounter = (*Mounter)(nil)
-)
+// isPseudo tells types that have no helper anywhere, so that it is not looked for.
+func isPseudo(fstype string) bool {
+	switch fstype {
+	case "tmpfs", "ramfs", "hugetlbfs", "proc", "sysfs", "devtmpfs", "devpts", "mqueue", "cgroup", "cgroup2", "bpf", "debugfs", "tracefs", "securityfs":
+		return true
+	}
+	return false
+}

@@ -17,13 +17,6 @@ import (
 	"github.com/podvol/podvol/mount/internal/nfs"
 )
 
-// needsNFSHelper says why mount.nfs has to make an NFS mount, or nothing where
-// the kernel can make it alone.
-func needsNFSHelper(_ mount.Request, o mountopt.Options) string {
-	reason, _ := nfs.NeedsHelper(o.Data)
-	return reason
-}
-
 // mountNFS mounts NFS without mount.nfs: it looks first whether the kernel has
 // NFS at all, then whether the server answers, and then has the kernel try one
 // version after the other. Its errors are *nfsError.

@@ -1,6 +1,7 @@
 package nfs
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -189,4 +190,178 @@ func parseAddress(option, value string) (netip.Addr, error) {
 		return netip.Addr{}, &OptionError{option, "it is no IP address"}
 	}
 	return a.Unmap(), nil
+}
+
+// Source is one directory of one server.
+type Source struct {
+	// Host is a name or an address, without brackets.
+	Host string
+	// Path is the part after the colon; it is not empty.
+	Path string
+}
+
+// ParseSource reads server:/path as the kernel does: up to the first colon, or
+// within brackets, is the server; an IPv6 address needs the brackets. Errors
+// are *[SourceError]s.
+func ParseSource(source string) (Source, error) {
+	refuse := func(reason string) (Source, error) { return Source{}, &SourceError{source, reason} }
+	host, path, ok := strings.Cut(source, ":")
+	if inner, bracketed := strings.CutPrefix(source, "["); bracketed {
+		host, path, ok = strings.Cut(inner, "]:")
+		addr, err := netip.ParseAddr(host)
+		if ok && (err != nil || !addr.Is6()) {
+			return refuse("what is in brackets is no IPv6 address")
+		}
+	}
+	switch {
+	case strings.Contains(source, "://"):
+		return refuse("NFS URLs are not understood; write server:/path")
+	case !ok:
+		return refuse("it is not server:/path")
+	case host == "":
+		return refuse("it names no server")
+	case path == "":
+		return refuse("it names no path")
+	case strings.HasPrefix(path, ":"), !strings.HasPrefix(path, "/"):
+		return refuse("the path does not begin with /; an IPv6 address needs brackets")
+	case strings.Contains(host, ","):
+		return refuse("a list of servers is not supported")
+	case strings.ContainsAny(host, "/ \t\n\\"):
+		return refuse("the server's name has a character that no name has")
+	}
+	return Source{host, path}, nil
+}
+
+// String is the source as the kernel is given it.
+func (s Source) String() string {
+	if strings.Contains(s.Host, ":") {
+		return "[" + s.Host + "]:" + s.Path
+	}
+	return s.Host + ":" + s.Path
+}
+
+// Transport is how a service is reached.
+type Transport struct {
+	// Protocol is "tcp", "udp" or "rdma".
+	Protocol string
+	// Family is 4 or 6 where the option says so, else 0.
+	Family int
+}
+
+// parseTransport reads the value of proto= or mountproto=. As in nfs(5), the
+// plain names stand for IPv4.
+func parseTransport(option, value string) (Transport, error) {
+	switch value {
+	case "tcp", "udp", "rdma":
+		return Transport{value, 4}, nil
+	case "tcp6", "udp6", "rdma6":
+		return Transport{value[:len(value)-1], 6}, nil
+	}
+	return Transport{}, &OptionError{option, "it is none of tcp, tcp6, udp, udp6, rdma, rdma6"}
+}
+
+// fits reports whether an address can be used.
+func (t Transport) fits(a netip.Addr) bool {
+	return t.Family == 0 || t.Family == 4 == a.Is4()
+}
+
+// network is the word of a resolver for the addresses that fit.
+func (t Transport) network() string {
+	switch t.Family {
+	case 4:
+		return "ip4"
+	case 6:
+		return "ip6"
+	}
+	return "ip"
+}
+
+// netid is the kernel's and rpcbind's word for a protocol to an address.
+func netid(protocol string, a netip.Addr) string {
+	if a.Is4() {
+		return protocol
+	}
+	return protocol + "6"
+}
+
+// String is the transport as the option proto= has it.
+func (t Transport) String() string {
+	if t.Family == 6 {
+		return t.Protocol + "6"
+	}
+	return t.Protocol
+}
+
+// Version is a version of the protocol; Minor is 0 for NFSv3.
+type Version struct{ Major, Minor int }
+
+// String is the version as the kernel's option vers= takes it: "3", "4.2".
+func (v Version) String() string {
+	if v.Major < 4 {
+		return strconv.Itoa(v.Major)
+	}
+	return fmt.Sprintf("%d.%d", v.Major, v.Minor)
+}
+
+// newest returns the versions of NFSv4 from the newest down.
+func newest() []Version { return []Version{{4, 2}, {4, 1}, {4, 0}} }
+
+// wish is which versions the options ask for.
+type wish struct {
+	major, minor int // of the last vers= or the like; absent where not given
+	extra        int // of minorversion=
+	asked        string
+	option       string // the word that asked, for errors
+}
+
+// absent stands for a number that was not given.
+const absent = -1
+
+// parse reads the value of vers= or nfsvers=, or the part after "v" in v4.1.
+func (w *wish) parse(option, value string) (err error) {
+	w.option, w.asked, w.minor = option, value, absent
+	majorText, minorText, hasMinor := strings.Cut(value, ".")
+	if w.major, err = parseNumber(option, majorText); err != nil || !hasMinor {
+		return err
+	}
+	w.minor, err = parseNumber(option, minorText)
+	return err
+}
+
+func (w *wish) parseMinor(option, value string) (err error) {
+	w.option = option
+	w.extra, err = parseNumber(option, value)
+	return err
+}
+
+// parseNumber takes a decimal number as it is written without more.
+func parseNumber(option, text string) (int, error) {
+	n, err := strconv.ParseUint(text, 10, 8)
+	if err != nil || text != strconv.FormatUint(n, 10) {
+		return 0, &OptionError{option, "it is no version of NFS"}
+	}
+	return int(n), nil
+}
+
+// versions are those to try, in order.
+func (w wish) versions() ([]Version, error) {
+	minor := w.minor
+	if w.extra != absent {
+		minor = w.extra
+	}
+	switch {
+	case minor != absent && w.major != 4 && w.major != absent:
+		return nil, &OptionError{w.option, "only NFSv4 has minor versions"}
+	case minor > 2:
+		return nil, &VersionError{Asked: w.asked, Err: fmt.Errorf("NFSv4.%d is not known here", minor)}
+	case minor != absent:
+		return []Version{{4, minor}}, nil // minorversion= alone can only mean NFSv4
+	case w.major == absent:
+		return append(newest(), Version{Major: 3}), nil
+	case w.major == 4:
+		return newest(), nil
+	case w.major == 3:
+		return []Version{{Major: 3}}, nil
+	}
+	return nil, &VersionError{Asked: w.asked, Err: fmt.Errorf("NFSv%d is not mounted; 3 and 4 are", w.major)}
 }

@@ -1,14 +1,63 @@
 package host
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
+	k8smount "k8s.io/mount-utils"
 
 	"github.com/podvol/podvol/mount"
+)
+
+// Mount implements [mount.Interface]; it waits without limit.
+func (m *Mounter) Mount(source, target, fstype string, options []string) error {
+	return m.MountSensitive(source, target, fstype, options, nil)
+}
+
+// MountSensitive implements [mount.Interface]; it waits without limit.
+func (m *Mounter) MountSensitive(source, target, fstype string, options, sensitive []string) error {
+	return m.MountContext(context.Background(), mount.Request{Source: source, Target: target, FSType: fstype, Options: options, Sensitive: sensitive})
+}
+
+// MountSensitiveWithoutSystemd implements [mount.Interface]; it waits without
+// limit and starts no systemd scope.
+func (m *Mounter) MountSensitiveWithoutSystemd(source, target, fstype string, options, sensitive []string) error {
+	return m.MountSensitiveWithoutSystemdWithMountFlags(source, target, fstype, options, sensitive, nil)
+}
+
+// MountSensitiveWithoutSystemdWithMountFlags implements [mount.Interface]; flags
+// are for mount(8), which then makes the mount, whatever its type, without a
+// systemd scope.
+func (m *Mounter) MountSensitiveWithoutSystemdWithMountFlags(source, target, fstype string, options, sensitive, flags []string) error {
+	return m.mount(context.Background(), mount.Request{Source: source, Target: target, FSType: fstype, Options: options, Sensitive: sensitive}, runner{flags: flags, noScope: true})
+}
+
+// Unmount implements [mount.Interface]: the normal rung, without limit of time.
+func (m *Mounter) Unmount(target string) error {
+	_, err := m.UnmountContext(context.Background(), target, mount.UnmountOptions{})
+	return err
+}
+
+// UnmountWithForce implements mount-utils' MounterForceUnmounter: the normal rung, and
+// after timeout the forced one, as with [mount.UnmountOptions].ForceAfter. There is no further
+// limit of time. A timeout of 0 or less counts as a millisecond.
+func (m *Mounter) UnmountWithForce(target string, timeout time.Duration) error {
+	_, err := m.UnmountContext(context.Background(), target, mount.UnmountOptions{ForceAfter: max(timeout, time.Millisecond)})
+	return err
+}
+
+// CanSafelySkipMountPointCheck implements [mount.Interface]. It is false, because unmounting a
+// path without a mount is an error here ([mount.ErrNotMounted]).
+func (*Mounter) CanSafelySkipMountPointCheck() bool { return false }
+
+var (
+	_ mount.ContextMounter           = (*Mounter)(nil)
+	_ k8smount.MounterForceUnmounter = (*Mounter)(nil)
 )
 
 // Table returns the mount table of this process's mount namespace, which the
