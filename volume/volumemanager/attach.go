@@ -24,31 +24,13 @@ import (
 //   - Each call must be followed by a report and [Manager.ReportedInUse]: a volume that
 //     is left out of the list counts as unreported from then on.
 func (m *Manager) VolumesInUse() []v1.UniqueVolumeName {
-	select {
-	case <-m.ready:
-	default:
+	if !m.life.HasRecovered() {
 		return nil
 	}
 	damaged := m.Damaged() != nil
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.devices.InUse(m.hiddenPrefixes(damaged))
-}
-
-// hiddenPrefixes are the beginnings of the unique names of volumes whose records cannot be
-// read. The caller holds the lock.
-func (w *world) hiddenPrefixes(damaged bool) (prefixes []string) {
-	if damaged {
-		return []string{""}
-	}
-	for _, p := range w.pods {
-		for _, s := range p.volumes {
-			if s.actual.unreadable != nil {
-				prefixes = append(prefixes, s.actual.key.Plugin+"/")
-			}
-		}
-	}
-	return prefixes
+	m.entries.Lock()
+	defer m.entries.Unlock()
+	return m.devices.InUse(m.actual.hiddenPrefixes(damaged))
 }
 
 // ReportedInUse says which volumes the node's status lists in use, after a
@@ -57,8 +39,8 @@ func (w *world) hiddenPrefixes(damaged bool) (prefixes []string) {
 // and are attached, are mounted at once. It never blocks. The slice is not
 // kept.
 func (m *Manager) ReportedInUse(names []v1.UniqueVolumeName) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.entries.Lock()
+	defer m.entries.Unlock()
 	m.devices.SetInUse(names)
 }
 
@@ -73,8 +55,8 @@ func (m *Manager) ReportedInUse(names []v1.UniqueVolumeName) {
 //     waits for. Where devices are attached by other means, say so here, and acknowledge
 //     the list of VolumesInUse.
 func (m *Manager) SetVolumesAttached(attached []v1.AttachedVolume) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.entries.Lock()
+	defer m.entries.Unlock()
 	m.devices.SetAttached(attached)
 }
 
@@ -122,10 +104,9 @@ func newAttachmentError(node string, r devices.Reports) *AttachmentError {
 
 // awaits says which reports must come before the volume is mounted; nil: none. The caller
 // holds the lock.
-func (s *podVolume) awaits() *AttachmentError {
-	w := s.pod.world
-	if r, missing := w.devices.Missing(s); missing {
-		return newAttachmentError(w.config.NodeName, r)
+func (p *publisher) awaits(s *podVolume) *AttachmentError {
+	if r, missing := p.devices.Missing(s); missing {
+		return newAttachmentError(p.nodeName, r)
 	}
 	return nil
 }
@@ -145,32 +126,32 @@ func (r *reconciler) finishWaiting(s *podVolume, generation int, err error) bool
 	}
 	s.failures, s.pauses, s.err = 0, 0, nil
 	if s.state != StateMounted {
-		r.enter(s, StatePending, time.Now())
+		s.enter(StatePending, time.Now())
 	}
-	if s.awaits() != nil {
+	if r.status.awaits(s) != nil {
 		s.awaited = generation
 	}
-	r.publish(s)
-	if !s.actual.exists() && r.leaves(s.pod) {
-		r.drop(s)
+	r.status.publish(s)
+	if !s.actual.exists() && r.desired.leaves(s.pod) {
+		r.actual.drop(s)
 	}
 	return true
 }
 
 // attachmentTrouble is what the volume's rows say of its attachment. The caller
-// holds the world's lock.
-func (s *podVolume) attachmentTrouble() *AttachmentError {
-	trouble := s.awaits()
+// holds the lock.
+func (p *publisher) attachmentTrouble(s *podVolume) *AttachmentError {
+	trouble := p.awaits(s)
 	switch {
 	case trouble == nil:
 		return nil
 	case s.isAwaiting():
 	case s.state == StateMounted:
-		if trouble.Attached || !s.pod.world.devices.IsReporting() {
+		if trouble.Attached || !p.devices.IsReporting() {
 			return nil
 		}
 		trouble.Mounted = true
-	case !(s.wanted && s.pod.wanted):
+	case !s.IsWanted():
 		return nil // it waits for nothing but its end
 	}
 	return trouble
@@ -191,7 +172,7 @@ func (s *podVolume) IsMounted() bool { return s.state == StateMounted }
 // Resync implements [devices.Holder].
 func (s *podVolume) Resync() {
 	if s.IsWanted() {
-		s.pod.world.resync(s)
+		s.pod.schedule.resync(s)
 	}
 }
 
@@ -199,9 +180,9 @@ func (s *podVolume) Resync() {
 // the reports. An operation that is under way looks again when it ends.
 func (s *podVolume) Proceed() {
 	if s.doing == opNone && (s.isAwaiting() || s.state == StateFailed || s.state == StateDetached) && s.pod.wanted {
-		s.pod.world.resync(s)
+		s.pod.schedule.resync(s)
 	}
 }
 
 // Publish implements [devices.Holder].
-func (s *podVolume) Publish() { s.pod.world.publish(s) }
+func (s *podVolume) Publish() { s.pod.status.publish(s) }

@@ -12,48 +12,69 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
-// mapping is a block volume on its way to a pod.
+// mapping is the mounter of a block volume: what it sets up is the pod's link to the device.
 type mapping struct {
-	mapper volume.BlockVolumeMapper
-	place  blockmap.Place
-	device string // links resolved; empty until it is known
+	of       *setUp
+	executor *operationExecutor
+	mapper   volume.BlockVolumeMapper
+	place    blockmap.Place
+	device   string // links resolved; empty until it is known
 }
 
-// prepareBlock is the part of prepare that block volumes have for themselves.
-func (u *setUp) prepareBlock(plugin volume.VolumePlugin, spec *volume.Spec) error {
-	able, err := devices.BlockPlugin(plugin, spec)
+var _ volume.Mounter = (*mapping)(nil)
+
+func (o *operationExecutor) newMapping(u *setUp) (volume.Mounter, error) {
+	able, err := devices.BlockPlugin(u.plugin, u.spec)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	mapper, err := able.NewBlockVolumeMapper(spec, u.pod)
+	mapper, err := able.NewBlockVolumeMapper(u.spec, u.pod)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	place, err := blockmap.PlaceOf(mapper, spec, u.pod.UID)
+	place, err := blockmap.PlaceOf(mapper, u.spec, u.pod.UID)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	u.mapping = &mapping{mapper: mapper, place: place}
-	u.record.Path = place.Link
-	return nil
+	u.mapping = &mapping{of: u, executor: o, mapper: mapper, place: place}
+	return u.mapping, nil
 }
 
-// mapDevice publishes the device, which is staged, to the pod. Each step finds
-// what an earlier attempt has done.
-func (o *operator) mapDevice(ctx context.Context, u *setUp) error {
-	spec := u.record.Spec()
-	published, err := u.mapping.mapper.MapPodDevice(ctx)
+// GetPath implements [volume.Volume].
+func (m *mapping) GetPath() string { return m.place.Link }
+
+// GetMetrics implements [volume.Volume].
+func (m *mapping) GetMetrics(context.Context) (*volume.Metrics, error) {
+	return nil, volume.ErrMetricsUnsupported
+}
+
+// GetAttributes implements [volume.Mounter]. A device has no files to be given to a group.
+func (m *mapping) GetAttributes() volume.Attributes { return volume.Attributes{} }
+
+// SetUp implements [volume.Mounter].
+func (m *mapping) SetUp(ctx context.Context, args volume.MounterArgs) error {
+	return m.SetUpAt(ctx, m.GetPath(), args)
+}
+
+// SetUpAt publishes the device, which is staged, to the pod. Each step finds
+// what an earlier attempt has done. A device has one place only.
+func (m *mapping) SetUpAt(ctx context.Context, dir string, _ volume.MounterArgs) error {
+	u := m.of
+	if dir != m.place.Link {
+		return volume.Invalid(dir, "is not the place of a block volume's device, %s", m.place.Link)
+	}
+	published, err := m.mapper.MapPodDevice(ctx)
 	if err != nil {
-		return u.device.Failed("MapPodDevice", spec, err)
+		return u.device.Failed("MapPodDevice", u.spec, err)
 	}
 	if published == "" {
-		published = o.devices.AttachedAt(u.device)
+		published = m.executor.admission.devices.AttachedAt(u.device)
 	}
 	if published == "" {
-		return u.device.Failed("MapPodDevice", spec, errors.New("device path of the volume is empty"))
+		return u.device.Failed("MapPodDevice", u.spec, errors.New("device path of the volume is empty"))
 	}
-	if u.mapping.device, err = o.blocks.Publish(ctx, u.record.Volumes[0], u.mapping.place, published); err != nil {
-		return u.device.Failed("MapBlockVolume", spec, err)
+	if m.device, err = m.executor.blocks.Publish(ctx, u.record.Volumes[0], m.place, published); err != nil {
+		return u.device.Failed("MapBlockVolume", u.spec, err)
 	}
 	return nil
 }
@@ -80,7 +101,7 @@ func deviceNodeOf(r *mountrecord.Record) string {
 
 // unmapDevice takes the device from the pod: mapDevice's steps in reverse, each
 // of which succeeds where nothing is left to be done.
-func (o *operator) unmapDevice(ctx context.Context, was actualVolume, plugin volume.VolumePlugin) error {
+func (o *operationExecutor) unmapDevice(ctx context.Context, was actualVolume, plugin volume.VolumePlugin) error {
 	spec := was.record.Spec()
 	able, err := devices.BlockPlugin(plugin, spec)
 	if err != nil {

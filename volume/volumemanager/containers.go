@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/internal/podspec"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/lifecycle"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
@@ -25,22 +26,27 @@ import (
 // has recovered, the call waits for it, as [Manager.SetUpPod] does; after Run the
 // error is [ErrStopped].
 func (m *Manager) ContainerMounts(ctx context.Context, podUID types.UID, container string, options containermounts.Options) ([]containermounts.Mount, []containermounts.Device, error) {
-	if err := m.waitForRun(ctx); err != nil {
+	if err := m.life.WaitForRun(ctx); err != nil {
 		return nil, nil, err
 	}
 	return m.containers.Mounts(ctx, podUID, container, options)
 }
 
 // containerVolumes is the manager's part in what containers are shown.
-type containerVolumes struct{ *Manager }
+type containerVolumes struct {
+	entries *entries
+	status  *publisher
+	life    *lifecycle.Lifecycle
+	podDirs *rootdir.PodDirs
+}
 
 var _ containermounts.Volumes = containerVolumes{}
 
 // DeclaredPod implements [containermounts.Volumes].
 func (m containerVolumes) DeclaredPod(podUID types.UID) (*v1.Pod, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	p, ok := m.pods[podUID]
+	m.entries.Lock()
+	defer m.entries.Unlock()
+	p, ok := m.entries.pods[podUID]
 	switch {
 	case !ok || p.pod == nil:
 		return nil, ErrUnknownPod
@@ -52,9 +58,9 @@ func (m containerVolumes) DeclaredPod(podUID types.UID) (*v1.Pod, error) {
 
 // MountedVolume implements [containermounts.Volumes].
 func (m containerVolumes) MountedVolume(podUID types.UID, name string) (*mountrecord.Record, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	p := m.pods[podUID]
+	m.entries.Lock()
+	defer m.entries.Unlock()
+	p := m.entries.pods[podUID]
 	if p == nil || !p.wanted {
 		return nil, ErrWithdrawn
 	}
@@ -66,11 +72,11 @@ func (m containerVolumes) MountedVolume(podUID types.UID, name string) (*mountre
 	if s.state == StateMounted && s.actual.record != nil && !s.actual.record.Rebuilt && s.doing != opTearDown {
 		return s.actual.record, nil
 	}
-	return nil, volume.NothingDone(s.notMounted(name))
+	return nil, volume.NothingDone(notMounted(m.status.rows(s), name))
 }
 
 // KeepRoot implements [containermounts.Volumes].
-func (m containerVolumes) KeepRoot() (done func(), err error) { return m.keepRoot() }
+func (m containerVolumes) KeepRoot() (done func(), err error) { return m.life.KeepRoot() }
 
 // Admit implements [containermounts.Volumes]. An admitted caller holds the lock that
 // the tear-down takes first.
@@ -85,7 +91,7 @@ func (m containerVolumes) Admit(ctx context.Context, r *mountrecord.Record) (kep
 	kept, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	go func() {
 		select {
-		case <-m.stopped: // it is not needed any more, and the next owner looks for itself
+		case <-m.life.Stopped(): // it is not needed any more, and the next owner looks for itself
 			cancel()
 		case <-kept.Done():
 		}
@@ -95,23 +101,11 @@ func (m containerVolumes) Admit(ctx context.Context, r *mountrecord.Record) (kep
 
 // isStanding reports whether a volume is wanted, and neither torn down nor about to be.
 func (m containerVolumes) isStanding(key rootdir.Key) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	p := m.pods[key.PodUID]
+	m.entries.Lock()
+	defer m.entries.Unlock()
+	p := m.entries.pods[key.PodUID]
 	return p != nil && p.wanted &&
 		p.find(func(s *podVolume) bool { return s.actual.key == key && s.actual.exists() && s.doing != opTearDown }) != nil
-}
-
-// keepRoot keeps the root locked, after the manager has stopped, until done is
-// called.
-func (w *world) keepRoot() (done func(), err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.stopping {
-		return nil, ErrStopped
-	}
-	w.running.Add(1)
-	return w.running.Done, nil
 }
 
 // NotMountedError says why a volume cannot be shown to a container yet.
@@ -143,9 +137,8 @@ func (e *NotMountedError) Unwrap() (errs []error) {
 	return errs
 }
 
-// notMounted says what a volume waits for. The caller holds the lock.
-func (s *podVolume) notMounted(name string) *NotMountedError {
-	rows := s.rows()
+// notMounted says what a volume waits for, of which these are the rows.
+func notMounted(rows []VolumeStatus, name string) *NotMountedError {
 	i := max(0, slices.IndexFunc(rows, func(r VolumeStatus) bool { return r.Volume == name }))
 	e := &NotMountedError{Last: rows[i].Err}
 	e.Waits, e.Attachment = rows[i].waitsFor("its set-up to begin")
@@ -171,9 +164,9 @@ const groupOfVolume = "pv.beta.kubernetes.io/gid"
 // that is no group id is ignored. Nil: none, or the pod is not declared. The
 // result is the caller's.
 func (m *Manager) ExtraSupplementalGroups(podUID types.UID) (groups []int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	p := m.pods[podUID]
+	m.entries.Lock()
+	defer m.entries.Unlock()
+	p := m.entries.pods[podUID]
 	if p == nil || p.pod == nil || !p.wanted {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podspec"
 	"github.com/podvol/podvol/volume/validation"
+	"github.com/podvol/podvol/volume/volumemanager/internal/lifecycle"
 )
 
 var (
@@ -48,28 +49,44 @@ func (m *Manager) PutPod(pod *v1.Pod) error {
 	if err := checkVolumes(pod); err != nil {
 		return err
 	}
-	misunderstood := m.checkByPlugins(pod)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.stopping {
+	misunderstood := checkByPlugins(m.config.Plugins, pod)
+	m.entries.Lock()
+	defer m.entries.Unlock()
+	if m.life.IsStopped() {
 		return ErrStopped
 	}
 	if volume.HasEnded(pod) {
-		m.endPod(pod)
+		m.desired.endPod(pod)
 		return nil
 	}
-	if misunderstood != nil && m.isNew(pod.UID) {
+	if misunderstood != nil && m.desired.isNew(pod.UID) {
 		return misunderstood
 	}
-	if p := m.pods[pod.UID]; p == nil || !p.wanted || !podspec.Same(p.pod, pod) {
-		m.declare(pod)
+	if p := m.entries.pods[pod.UID]; p == nil || !p.wanted || !podspec.Same(p.pod, pod) {
+		m.desired.declare(pod)
 	}
 	return nil
 }
 
+// desiredStateOfWorld is the state of the world as it shall be: which pods were declared, and
+// which of their volumes their containers use. It belongs to the entries.
+type desiredStateOfWorld struct {
+	entries  *entries
+	actual   *actualStateOfWorld
+	schedule *schedule
+	life     *lifecycle.Lifecycle
+	// containers and keepEndedPodData are [Config]'s.
+	containers       PodContainers
+	keepEndedPodData bool
+
+	declarations int
+	complete     bool               // every pod has been declared once
+	kept         map[types.UID]bool // though they are not declared
+}
+
 // declare makes the pod a part of the desired state of the world. The caller holds the lock.
-func (w *world) declare(pod *v1.Pod) *podState {
-	p := w.pod(pod.UID)
+func (w *desiredStateOfWorld) declare(pod *v1.Pod) *podState {
+	p := w.entries.pod(pod.UID)
 	w.declarations++
 	p.declaration = w.declarations
 	p.name, p.pod = podspec.Name(pod), pod.DeepCopy() // operations may outlive the call
@@ -87,13 +104,13 @@ func (w *world) declare(pod *v1.Pod) *podState {
 		s.wanted = slices.ContainsFunc(names, func(name string) bool { return volume.UsedByContainer(p.pod, name) })
 		s.unused = !s.wanted
 		if s.unused {
-			w.rest(s)
+			w.actual.rest(s)
 			continue
 		}
 		if s.state == StateUnused {
-			w.enter(s, StatePending, time.Now())
+			s.enter(StatePending, time.Now())
 		}
-		w.resync(s)
+		w.schedule.resync(s)
 	}
 	w.dropUnused(p)
 	p.announce()
@@ -105,22 +122,22 @@ func (w *world) declare(pod *v1.Pod) *podState {
 // without that role they wait for [Manager.TearDownPod], which is the caller's
 // promise of it. An unknown pod is left at that.
 func (m *Manager) DeletePod(podUID types.UID) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.deletePod(podUID, false)
+	m.entries.Lock()
+	defer m.entries.Unlock()
+	m.desired.deletePod(podUID, false)
 }
 
 // deletePod takes a pod out of the desired state of the world, for good. The caller holds the lock.
-func (w *world) deletePod(podUID types.UID, released bool) {
+func (w *desiredStateOfWorld) deletePod(podUID types.UID, released bool) {
 	delete(w.kept, podUID)
-	if p, ok := w.pods[podUID]; ok {
+	if p, ok := w.entries.pods[podUID]; ok {
 		p.ended = false
 		w.withdraw(p, released)
 	}
 }
 
 // withdraw takes a pod out of the desired state of the world. The caller holds the lock.
-func (w *world) withdraw(p *podState, released bool) {
+func (w *desiredStateOfWorld) withdraw(p *podState, released bool) {
 	w.declarations++
 	p.declaration = w.declarations
 	p.wanted, p.deleted, p.released = false, true, p.released || released
@@ -128,11 +145,11 @@ func (w *world) withdraw(p *podState, released bool) {
 		if s.doing == opSetUp {
 			s.giveUp(ErrWithdrawn)
 		}
-		w.resync(s)
+		w.schedule.resync(s)
 	}
 	p.announce()
-	if len(p.volumes) == 0 && (!p.ended || w.hasRecovered()) {
-		delete(w.pods, p.uid) // no volume does that
+	if len(p.volumes) == 0 && (!p.ended || w.life.HasRecovered()) {
+		delete(w.entries.pods, p.uid) // no volume does that
 	}
 }
 
@@ -143,52 +160,30 @@ func (w *world) withdraw(p *podState, released bool) {
 // until they are declared or deleted. It returns at once, may be repeated with
 // others kept, and may be called before Run.
 func (m *Manager) PodsComplete(kept ...types.UID) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.complete = true
-	m.kept = make(map[types.UID]bool, len(kept))
+	m.entries.Lock()
+	defer m.entries.Unlock()
+	m.desired.complete = true
+	m.desired.kept = make(map[types.UID]bool, len(kept))
 	for _, uid := range kept {
-		m.kept[uid] = true
+		m.desired.kept[uid] = true
 	}
-	m.resyncUndeclared()
+	m.desired.resyncUndeclared()
 }
 
 // resyncUndeclared has the volumes of pods that were never declared looked at
 // again: they may leave by now. The caller holds the lock.
-func (w *world) resyncUndeclared() {
-	for _, p := range w.pods {
+func (w *desiredStateOfWorld) resyncUndeclared() {
+	for _, p := range w.entries.pods {
 		if p.pod == nil {
-			for _, s := range p.volumes {
-				w.resync(s)
-			}
+			p.resync()
 		}
 	}
 }
 
 // leaves reports whether a pod is to go: it was deleted by name, or is not in
 // the complete set.
-func (w *world) leaves(p *podState) bool {
+func (w *desiredStateOfWorld) leaves(p *podState) bool {
 	return !p.wanted && (p.deleted || p.pod == nil && w.complete && !w.kept[p.uid])
-}
-
-// resync gives a volume a reason for another operation, at once. The caller holds
-// the lock.
-func (w *world) resync(s *podVolume) {
-	s.resync()
-	w.enqueue(s)
-}
-
-func (s *podVolume) resync() {
-	s.generation++
-	s.failures, s.pauses, s.retryAt = 0, 0, time.Time{}
-}
-
-// dependencyChanged is resync for those that do not hold the lock: something that the volume
-// depends on has changed.
-func (w *world) dependencyChanged(s *podVolume) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.resync(s)
 }
 
 // CheckPod returns why [Manager.PutPod] would refuse the pod if it were new here,
@@ -201,7 +196,7 @@ func (m *Manager) CheckPod(pod *v1.Pod) error {
 	if err := checkVolumes(pod); err != nil {
 		return err
 	}
-	return m.checkByPlugins(pod)
+	return checkByPlugins(m.config.Plugins, pod)
 }
 
 func checkVolumes(pod *v1.Pod) error {
@@ -214,9 +209,10 @@ func checkVolumes(pod *v1.Pod) error {
 	return validation.PodVolumes(pod)
 }
 
-func (w *world) checkByPlugins(pod *v1.Pod) error {
+// checkByPlugins returns what plugins have against a pod.
+func checkByPlugins(plugins []volume.VolumePlugin, pod *v1.Pod) error {
 	var faults []error
-	for _, plugin := range w.config.Plugins {
+	for _, plugin := range plugins {
 		faults = append(faults, volume.CheckPod(plugin, pod))
 	}
 	return errors.Join(faults...)
@@ -224,16 +220,8 @@ func (w *world) checkByPlugins(pod *v1.Pod) error {
 
 // isNew reports whether nothing of a pod can be mounted: it was not declared, and
 // has no records. The caller holds the lock.
-func (w *world) isNew(podUID types.UID) bool { return w.hasRecovered() && w.pods[podUID] == nil }
-
-// hasRecovered reports whether it is known what the records say.
-func (w *world) hasRecovered() bool {
-	select {
-	case <-w.ready:
-		return true
-	default:
-		return false
-	}
+func (w *desiredStateOfWorld) isNew(podUID types.UID) bool {
+	return w.life.HasRecovered() && w.entries.pods[podUID] == nil
 }
 
 // ErrPodEnded says that a pod's containers have ended for good: its status has the
@@ -243,16 +231,16 @@ var ErrPodEnded = errors.New("the pod has ended (phase Succeeded or Failed), so 
 
 // endPod withdraws a pod that has ended, but does not forget it: its own data may stay
 // until it is deleted. The caller holds the lock.
-func (w *world) endPod(pod *v1.Pod) {
-	p := w.pods[pod.UID]
+func (w *desiredStateOfWorld) endPod(pod *v1.Pod) {
+	p := w.entries.pods[pod.UID]
 	switch {
 	case p != nil:
-	case w.hasRecovered():
+	case w.life.HasRecovered():
 		return // it has nothing here
 	default:
-		p = w.pod(pod.UID) // there may be records of it
+		p = w.entries.pod(pod.UID) // there may be records of it
 	}
-	gone := w.config.Containers == nil && podspec.TellsOfAll(pod)
+	gone := w.containers == nil && podspec.TellsOfAll(pod)
 	if p.ended && (p.released || !gone) {
 		return // just so
 	}
@@ -261,8 +249,8 @@ func (w *world) endPod(pod *v1.Pod) {
 }
 
 // keeps reports whether a volume's data stays although its pod has ended.
-func (w *world) keeps(s *podVolume) bool {
-	if !s.pod.ended || !w.config.KeepEndedPodData {
+func (w *desiredStateOfWorld) keeps(s *podVolume) bool {
+	if !s.pod.ended || !w.keepEndedPodData {
 		return false
 	}
 	r := s.actual.record
@@ -271,60 +259,24 @@ func (w *world) keeps(s *podVolume) bool {
 
 // recoverEnded reconciles the recorded volumes of pods that have ended, and forgets
 // such pods without records. The caller holds the lock.
-func (w *world) recoverEnded() {
-	for uid, p := range w.pods {
+func (w *desiredStateOfWorld) recoverEnded() {
+	for uid, p := range w.entries.pods {
 		if !p.ended {
 			continue
 		}
 		if len(p.volumes) == 0 {
-			delete(w.pods, uid)
+			delete(w.entries.pods, uid)
 		}
-		for _, s := range p.volumes {
-			w.resync(s)
-		}
-	}
-}
-
-// rest ends all work on a volume that no container uses: no attempt, no refresh,
-// no watch, and no wait for others. A mount stays, as with the kubelet, and goes
-// with the pod. It is idempotent. The caller holds the lock.
-func (w *world) rest(s *podVolume) {
-	s.retryAt = time.Time{}
-	if s.doing != opNone {
-		return // it is reconciled again when the operation ends
-	}
-	w.stopFollowing(s)
-	w.stopWaiting(s)
-	if !s.actual.exists() {
-		w.devices.Leave(s)
-		s.shown = nil
-		w.byClaim.note(s)
-	}
-	s.failures, s.pauses, s.err = 0, 0, nil
-	if s.state == StateMounted || s.state == StateUnused || s.actual.unreadable != nil || s.actual.detached != nil {
-		return
-	}
-	w.enter(s, StateUnused, time.Now())
-	w.publish(s)
-}
-
-// stopFollowing stops the refresh and the watches that would set a volume up again, while
-// no operation is under way. The caller holds the lock.
-func (w *world) stopFollowing(s *podVolume) {
-	s.refreshAt = time.Time{}
-	if len(s.watches) > 0 {
-		watches := s.watches
-		s.watches = nil
-		w.running.Go(func() { stopAll(watches) }) // stopping may wait for a call that waits for the lock
+		p.resync()
 	}
 }
 
 // dropUnused forgets the volumes that no container has used and that a pod, as it
 // was declared now, does not have any more. The caller holds the lock.
-func (w *world) dropUnused(p *podState) {
+func (w *desiredStateOfWorld) dropUnused(p *podState) {
 	for _, s := range slices.Clone(p.volumes) {
 		if s.state == StateUnused && !s.wanted && !s.unused && !s.actual.exists() {
-			w.drop(s)
+			w.actual.drop(s)
 		}
 	}
 }

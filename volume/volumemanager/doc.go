@@ -6,21 +6,22 @@
 // # The life of one volume
 //
 // Each volume of a pod goes this way, and the files are named after its steps. The
-// [Manager] is the door; behind it a reconciler decides, an operator acts, and both share
-// the world, which is the desired and the actual state of the world (world.go; one pod's and
-// one volume's part of it is in podvolume.go). A plugin is added by [Config].Plugins alone;
-// volume/README.md says how one is written.
+// [Manager] is the door (manager.go, which also puts the parts together). Behind it a
+// reconciler decides, and an operation executor acts. They share the desired state of the world
+// (desired.go) and the actual one (actual.go), which have one entry for each volume of a pod
+// (podvolume.go). A plugin is added by [Config].Plugins alone; volume/README.md says how one is
+// written.
 //
 //	declare   desired.go    [Manager.PutPod], [Manager.DeletePod]: what is wanted
 //	decide    reconcile.go  compare the desired with the actual state: one operation, or none
 //	resolve   setup.go      the claim's PersistentVolume (internal/podspec), and the plugin;
 //	                        nothing is touched
-//	admit     admit.go      refuse what would hide, replace or take another volume
+//	admit     admission.go  refuse what would hide, replace or take another volume, or waits for
+//	                        another pod (internal/oncepod), a label, or its attachment (attach.go)
 //	record    setup.go      write what may be mounted from now on, and sync it
-//	attach    attach.go     wait for the report that a volume is attached, where it must be
-//	act       setup.go      the device, where a plugin mounts one once per node (internal/devices)
-//	                        the plugin's SetUp, or a block volume's device (block.go)
-//	confirm   setup.go      note that it is mounted, and tell those that wait (wait.go)
+//	act       setup.go      the device, where a plugin mounts one once per node (internal/devices);
+//	                        the plugin's SetUp, or a block volume's (block.go)
+//	confirm   setup.go      note that it is mounted, and tell those that wait (publish.go, wait.go)
 //
 // and back, once the pod is deleted:
 //
@@ -35,7 +36,7 @@
 // their form.
 //
 // A failure is tried again after a pause that grows (pauseAfter in reconcile.go), or when
-// an object that the volume depends on has changed (depend.go). A mount that vanishes though
+// an object that the volume depends on has changed (internal/dependencies). A mount that vanishes though
 // nothing here has unmounted it is made again (vanished.go). The queue is package work's.
 //
 // An unmount that hangs keeps its own volume alone. The plugin's TearDown climbs the ladder

@@ -24,15 +24,15 @@ func TestADroppedVolumeIsNotSetUp(t *testing.T) {
 		Volumes:    []v1.Volume{{Name: "a", VolumeSource: disk}, {Name: "b", VolumeSource: disk}},
 		Containers: []v1.Container{{Name: "c", VolumeMounts: []v1.VolumeMount{{Name: "a", MountPath: "/a"}, {Name: "b", MountPath: "/b"}}}},
 	}}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	p := m.declare(pod)
+	m.entries.Lock()
+	defer m.entries.Unlock()
+	p := m.desired.declare(pod)
 	first := p.volumes[0]
-	m.deletePod(pod.UID, true)
+	m.desired.deletePod(pod.UID, true)
 	first.attempted = first.generation - 1
-	m.drop(first)
-	m.declare(pod)
-	if p != m.pods[pod.UID] || len(p.volumes) != 2 || p.volumes[0] == first || p.volumes[1] == first {
+	m.actual.drop(first)
+	m.desired.declare(pod)
+	if p != m.entries.pods[pod.UID] || len(p.volumes) != 2 || p.volumes[0] == first || p.volumes[1] == first {
 		t.Fatalf("the pod has %d volumes, the dropped one among them", len(p.volumes))
 	}
 	if op := m.reconciler.decide(first); op != opNone {

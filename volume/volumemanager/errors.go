@@ -5,6 +5,8 @@ import (
 	"github.com/podvol/podvol/volume/internal/podspec"
 	"github.com/podvol/podvol/volume/selinux"
 	"github.com/podvol/podvol/volume/volumemanager/internal/blockmap"
+	"github.com/podvol/podvol/volume/volumemanager/internal/lifecycle"
+	"github.com/podvol/podvol/volume/volumemanager/internal/oncepod"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
@@ -19,11 +21,20 @@ const (
 	ErrDeviceReplaced = blockmap.ErrReplaced
 	// ErrUsedByOtherPod: another pod on this node has the PersistentVolume, whose only
 	// access mode is ReadWriteOncePod. It is set up once that pod's is torn down.
-	ErrUsedByOtherPod volume.Cause = "another pod has the volume"
+	ErrUsedByOtherPod = oncepod.ErrUsed
 	// ErrSELinuxConflict: a file system is mounted with one SELinux label, and is asked
 	// for with another: by containers of one pod, or for another pod on this node. In
 	// the latter case it is mounted when those pods have gone.
 	ErrSELinuxConflict = selinux.ErrConflict
+)
+
+var (
+	// ErrStopped says that the manager's Run has ended.
+	ErrStopped = lifecycle.ErrStopped
+	// ErrNotRun says that Run was not called, so that nothing is mounted.
+	ErrNotRun = lifecycle.ErrNotRun
+	// ErrAlreadyRun says that Run was called before; a manager runs once.
+	ErrAlreadyRun = lifecycle.ErrAlreadyRun
 )
 
 // ErrRootBusy says that another process owns the root directory.
@@ -74,23 +85,4 @@ func StateDir(rootDir string) string { return rootdir.StateDir(rootDir) }
 // to be lost: what Explain returns need not be all then. Before the manager has
 // recovered it returns the damage found until then. It reads a directory, and
 // returns any error of that too, which counts as damage.
-func (m *Manager) Damaged() error { return m.damaged() }
-
-func (w *world) damaged() error { return rootdir.Damaged(w.host.RootDir) }
-
-// hidden says why there may be volumes of a plugin that no record tells of.
-func (w *world) hidden(plugin string) error {
-	if err := w.damaged(); err != nil {
-		return err
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, p := range w.pods {
-		for _, s := range p.volumes {
-			if s.actual.unreadable != nil && s.actual.key.Plugin == plugin {
-				return s.actual.unreadable
-			}
-		}
-	}
-	return nil
-}
+func (m *Manager) Damaged() error { return rootdir.Damaged(m.host.RootDir) }

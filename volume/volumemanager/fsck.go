@@ -159,35 +159,35 @@ func problemsOf(found []fsck.Problem) []Problem {
 }
 
 // owner is what repairs ask of the manager, which owns the root directory and does not run.
-type owner struct{ *Manager }
+type owner struct{ m *Manager }
 
 func (o owner) Rebuild(ctx context.Context, key rootdir.Key) (*mountrecord.Record, error) {
-	return o.recovery.rebuild(ctx, key)
+	return o.m.recovery.rebuild(ctx, key)
 }
 
 func (o owner) Adopt(ctx context.Context, key rootdir.Key, mounted rootdir.Mounts) error {
-	return o.recovery.adoptOne(ctx, key, mounted)
+	return o.m.recovery.adoptOne(ctx, key, mounted)
 }
 
 func (o owner) TearDown(ctx context.Context, key rootdir.Key) error {
-	s := o.recovery.volumeAt(key)
+	s := o.m.recovery.volumeAt(key)
 	if s == nil {
 		return nil // gone since the plan was made
 	}
-	o.mu.Lock()
+	o.m.entries.Lock()
 	s.doing = opTearDown // as it is for its pod's other volumes from now on
-	o.mu.Unlock()
-	return o.operator.tearDown(ctx, s)
+	o.m.entries.Unlock()
+	return o.m.executor.tearDown(ctx, s)
 }
 
-func (o owner) RemoveRecord(key rootdir.Key) error { return o.records.Remove(key) }
+func (o owner) RemoveRecord(key rootdir.Key) error { return o.m.records.Remove(key) }
 
 func (o owner) Unbind(ctx context.Context, sub containermounts.SubPaths) error {
-	detached, err := o.containers.Unbind(ctx, sub)
+	detached, err := o.m.containers.Unbind(ctx, sub)
 	if detached != nil {
 		err = errors.Join(err, detached)
 	}
-	return errors.Join(err, o.podDirs.RemoveEmpty(ctx, o.host.RootDir, sub.PodUID))
+	return errors.Join(err, o.m.podDirs.RemoveEmpty(ctx, o.m.host.RootDir, sub.PodUID))
 }
 
 // sweepWork begins to unmount what plugins of a dead owner mounted for
@@ -198,7 +198,7 @@ func (m *Manager) sweepWork(ctx context.Context) {
 		if !ok {
 			continue
 		}
-		m.running.Go(func() {
+		m.life.Go(func() {
 			if err := plugin.SweepWork(ctx); err != nil {
 				m.log.Warn("what a plugin had mounted for itself is not all gone", "plugin", plugin.GetPluginName(), "error", err)
 			}

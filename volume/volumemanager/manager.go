@@ -3,11 +3,14 @@ package volumemanager
 import (
 	"context"
 	"errors"
-	"fmt"
-	"maps"
+	"log/slog"
 	"slices"
 	"sync/atomic"
 	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/propagation"
@@ -15,50 +18,86 @@ import (
 	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/internal/work"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/blockmap"
+	"github.com/podvol/podvol/volume/volumemanager/internal/dependencies"
+	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
+	"github.com/podvol/podvol/volume/volumemanager/internal/lifecycle"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
-	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-)
-
-var (
-	// ErrStopped says that the manager's Run has ended.
-	ErrStopped = errors.New("the volume manager has stopped")
-	// ErrNotRun says that Run was not called, so that nothing is mounted.
-	ErrNotRun = errors.New("the volume manager does not run: call Run first, in a goroutine of its own")
-	// ErrAlreadyRun says that Run was called before; a manager runs once.
-	ErrAlreadyRun = errors.New("the volume manager runs only once")
 )
 
 // Manager keeps the volumes of pods below one root directory as declared. All
 // methods are safe for concurrent use.
 //
 // It is the door: behind it a reconciler compares the desired with the actual
-// state, both in world, and an operator sets up and tears down. recovery learns
+// state of the world, and an executor sets up and tears down. recovery learns
 // what an earlier process has left, and mountWatch what others unmount.
 type Manager struct {
-	*world
+	config  Config
+	host    *volume.Host
+	plugins *volume.VolumePluginMgr
+	log     *slog.Logger
+
+	life     *lifecycle.Lifecycle
+	entries  *entries
+	schedule *schedule
+	status   *publisher
+	devices  *devices.Table
+	desired  *desiredStateOfWorld
+	actual   *actualStateOfWorld
+
+	records    *rootdir.Records // set by the recovery
+	podDirs    *rootdir.PodDirs
+	containers *containermounts.Binder
+	executor   *operationExecutor
 	reconciler *reconciler
-	operator   *operator
 	recovery   *recovery
 	mountWatch *mountWatch
-
-	hidden atomic.Pointer[propagation.Warning]
-
-	began chan struct{} // closed when Run is called
-	ran   bool          // guarded by the world's lock
+	hidden     atomic.Pointer[propagation.Warning] // HiddenMounts, found by Run
 }
 
+// newManager puts the parts together: first what is known of the world, then the steps that
+// share it.
 func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMgr) *Manager {
-	w := newWorld(config, host, plugins)
-	operator := newOperator(w)
+	life := lifecycle.New()
+	schedule := &schedule{life: life}
+	status := &publisher{plugins: plugins, nodeName: config.NodeName, watchers: make(map[*watcher]struct{}), claims: make(claimIndex)}
+	entries := &entries{pods: make(map[types.UID]*podState), schedule: schedule, status: status}
+	actual := &actualStateOfWorld{entries: entries, rootDir: host.RootDir, schedule: schedule, status: status, life: life}
+	table := devices.New(devices.Config{
+		Lock: entries, Hidden: actual.hidden,
+		IsMountPoint: func(path string) (bool, error) { return rootdir.IsMountPoint(host.Mounter, path) },
+		Unattached:   func(r devices.Reports) error { return newAttachmentError(config.NodeName, r) },
+	})
+	status.devices, actual.devices = table, table
 	m := &Manager{
-		world: w, operator: operator, reconciler: &reconciler{world: w, operator: operator},
-		recovery: &recovery{w}, mountWatch: &mountWatch{w}, began: make(chan struct{}),
+		config: config, host: host, plugins: plugins, log: config.Logger,
+		life: life, entries: entries, schedule: schedule, status: status, devices: table, actual: actual,
+		desired: &desiredStateOfWorld{entries: entries, actual: actual, schedule: schedule, life: life,
+			containers: config.Containers, keepEndedPodData: config.KeepEndedPodData},
+		records: new(rootdir.Records), podDirs: new(rootdir.PodDirs),
 	}
-	w.queue = work.NewQueue(work.Config[*podVolume]{Reconcile: m.reconciler.reconcile})
-	w.containers = containermounts.New(host, plugins, containerVolumes{m})
+	m.addSteps()
 	return m
+}
+
+// addSteps adds what works on the state of the world.
+func (m *Manager) addSteps() {
+	config := m.config
+	m.containers = containermounts.New(m.host, m.plugins, containerVolumes{m.entries, m.status, m.life, m.podDirs})
+	m.executor = &operationExecutor{
+		entries: m.entries, actual: m.actual, status: m.status, schedule: m.schedule,
+		admission: &admission{entries: m.entries, actual: m.actual, status: m.status, host: m.host, devices: m.devices, selinux: config.SELinux},
+		host:      m.host, plugins: m.plugins, records: m.records, podDirs: m.podDirs, containers: m.containers,
+		blocks:  blockmap.Mapper{Mounter: m.host.Mounter, Holder: config.DeviceHolder, KeepRoot: m.life.KeepRoot},
+		objects: config.Objects, trustBundles: config.TrustBundles, events: config.Events, setUpTimeout: config.SetUpTimeout, log: m.log,
+	}
+	m.reconciler = &reconciler{entries: m.entries, desired: m.desired, actual: m.actual, status: m.status, life: m.life,
+		executor: m.executor, containers: config.Containers}
+	m.schedule.queue = work.NewQueue(work.Config[*podVolume]{Reconcile: m.reconciler.reconcile})
+	m.recovery = &recovery{entries: m.entries, desired: m.desired, actual: m.actual, status: m.status, devices: m.devices,
+		host: m.host, plugins: m.plugins, records: m.records, log: m.log}
+	m.mountWatch = &mountWatch{entries: m.entries, devices: m.devices, schedule: m.schedule, status: m.status,
+		host: m.host, events: config.Events, log: m.log}
 }
 
 // Run locks the root directory, reads its records, and keeps the volumes of the declared
@@ -70,7 +109,7 @@ func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMg
 // An operation that hangs in the kernel does not keep Run from returning. But the root
 // stays locked until the operation or the process ends, for the next owner's sake.
 func (m *Manager) Run(ctx context.Context) error {
-	if !m.begin() {
+	if !m.life.Begin() {
 		return ErrAlreadyRun
 	}
 	defer m.end()
@@ -82,18 +121,18 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer stopWatching()
 	m.hidden.Store(propagation.Warn(ctx, m.log, m.host.Mounter, m.host.RootDir))
 	changes := m.mountWatch.subscribeMounts(watching) // before the table is read for the first time
-	if err := m.recovery.recover(ctx); err != nil {
+	if err := m.recovery.recover(ctx, m.config); err != nil {
 		err = errors.Join(err, m.records.Close())
 		unlock()
 		return &RootError{RootDir: m.host.RootDir, Err: err}
 	}
 	if m.config.Containers != nil {
-		defer m.config.Containers.WatchContainers(m.containersChanged)()
+		defer m.config.Containers.WatchContainers(m.reconciler.containersChanged)()
 	}
-	close(m.ready)
+	m.life.Recovered()
 	m.sweepWork(ctx)
-	m.running.Go(func() { m.mountWatch.watchMounts(watching, changes) })
-	m.queue.Start(ctx)
+	m.life.Go(func() { m.mountWatch.watchMounts(watching, changes) })
+	m.schedule.queue.Start(ctx)
 	<-ctx.Done()
 	m.end()
 	return m.close(unlock)
@@ -103,45 +142,27 @@ func (m *Manager) Run(ctx context.Context) error {
 // found, and logged, that this agent's container lacks mount propagation. Else it is nil.
 func (m *Manager) HiddenMounts() *propagation.Warning { return m.hidden.Load() }
 
-func (m *Manager) begin() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.ran {
-		return false
-	}
-	m.ran = true
-	close(m.began)
-	return true
-}
-
 // end lets nothing new begin. It may be repeated.
 func (m *Manager) end() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.stopping {
+	m.entries.Lock()
+	defer m.entries.Unlock()
+	if !m.life.Stop() {
 		return
 	}
-	m.stopping = true
-	close(m.stopped)
-	for _, p := range m.pods {
-		for _, s := range p.volumes {
-			s.retryAt = time.Time{}
-		}
+	for s := range m.entries.volumes() {
+		s.retryAt = time.Time{}
 	}
 }
 
 // stopWatches ends the watches of all objects, after the last operation.
 func (m *Manager) stopWatches() {
-	m.mu.Lock()
-	var watches []watch
-	for _, p := range m.pods {
-		for _, s := range p.volumes {
-			watches = append(watches, s.watches...)
-			s.watches = nil
-		}
+	m.entries.Lock()
+	var watches dependencies.Set
+	for s := range m.entries.volumes() {
+		watches.Add(s.watches.Take())
 	}
-	m.mu.Unlock()
-	stopAll(watches)
+	m.entries.Unlock()
+	watches.Stop()
 }
 
 // closingLimit is how long the disk of the root directory may take to sync what
@@ -154,8 +175,8 @@ const closingLimit = 30 * time.Second
 func (m *Manager) close(unlock func()) error {
 	ended, released := make(chan struct{}), make(chan error, 1)
 	go func() {
-		m.queue.Wait()
-		m.running.Wait()
+		m.schedule.queue.Wait()
+		m.life.Wait()
 		close(ended)
 		m.stopWatches()
 		err := m.records.Close()
@@ -192,65 +213,7 @@ func comesWithin(limit time.Duration, event <-chan struct{}) bool {
 // WaitForRecovery waits until Run owns the root directory and knows its state. It
 // returns [ErrStopped] when Run has ended, and the cause of ctx's end when that
 // comes first. If Run was not called by then, the error matches [ErrNotRun] too.
-func (m *Manager) WaitForRecovery(ctx context.Context) error {
-	select {
-	case <-m.stopped:
-		return ErrStopped
-	default:
-	}
-	if ctx.Err() != nil {
-		return m.notRecovered(ctx)
-	}
-	select {
-	case <-m.ready:
-		return nil
-	case <-m.stopped:
-		return ErrStopped
-	case <-ctx.Done():
-		return m.notRecovered(ctx)
-	}
-}
-
-// notRecovered is why a wait for the recovery has ended with ctx.
-func (m *Manager) notRecovered(ctx context.Context) error {
-	select {
-	case <-m.began:
-		return context.Cause(ctx)
-	default:
-		return fmt.Errorf("%w (%w)", ErrNotRun, context.Cause(ctx))
-	}
-}
-
-// startPatience is how long Run may take to begin, which is usually called in
-// another goroutine right before or after the call that needs it.
-const startPatience = 30 * time.Second
-
-// waitForRun is [Manager.WaitForRecovery] for calls that would never end without
-// Run: that it is not called within [startPatience] is [ErrNotRun].
-func (m *Manager) waitForRun(ctx context.Context) error {
-	patience := time.NewTimer(startPatience)
-	defer patience.Stop()
-	select {
-	case <-m.began:
-	case <-ctx.Done():
-	case <-patience.C:
-		return ErrNotRun
-	}
-	return m.WaitForRecovery(ctx)
-}
-
-// Explain returns the status of every volume that is wanted, mounted, being
-// worked on, failed or recorded, ordered by pod and volume. While
-// [Manager.Damaged] returns an error there may be more.
-func (m *Manager) Explain() []VolumeStatus {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var all []*podVolume
-	for _, p := range m.pods {
-		all = append(all, p.volumes...)
-	}
-	return m.sortedRows(slices.Values(all))
-}
+func (m *Manager) WaitForRecovery(ctx context.Context) error { return m.life.WaitForRecovery(ctx) }
 
 // Metrics measures one of a pod's volumes, by its name in the pod, and returns
 // promptly when ctx ends: its server may not answer, and costs one thread then
@@ -280,9 +243,9 @@ func (m *Manager) Metrics(ctx context.Context, podUID types.UID, volumeName stri
 // mountedRecord returns the record of a volume that is mounted, nil if it is
 // not, and its pod, of which only the name may be known.
 func (m *Manager) mountedRecord(podUID types.UID, volumeName string) (*mountrecord.Record, *v1.Pod) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	p := m.pods[podUID]
+	m.entries.Lock()
+	defer m.entries.Unlock()
+	p := m.entries.pods[podUID]
 	s := p.find(func(s *podVolume) bool {
 		return s.state == StateMounted && s.actual.record != nil && slices.Contains(s.names, volumeName)
 	})
@@ -294,54 +257,4 @@ func (m *Manager) mountedRecord(podUID types.UID, volumeName string) (*mountreco
 		pod = &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.name.Namespace, Name: p.name.Name, UID: p.uid}}
 	}
 	return s.actual.record, pod
-}
-
-func persistentVolumeOf(r *mountrecord.Record) string {
-	if r.PersistentVolume == nil {
-		return ""
-	}
-	return r.PersistentVolume.Name
-}
-
-// claimOf is the claim that a recorded volume was mounted for.
-func claimOf(r *mountrecord.Record) types.NamespacedName {
-	if r.PersistentVolume == nil || r.PersistentVolume.Spec.ClaimRef == nil {
-		return types.NamespacedName{}
-	}
-	ref := r.PersistentVolume.Spec.ClaimRef
-	return types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
-}
-
-// Subscribe calls f with each new status of a volume until stop is called. f
-// must not block and must not call the manager. After stop returns, f is not
-// called any more; stop must not be called from within f.
-func (m *Manager) Subscribe(f func(VolumeStatus)) (stop func()) {
-	w := &watcher{f}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.watchers[w] = struct{}{}
-	return func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		delete(m.watchers, w)
-	}
-}
-
-// ExplainClaim returns the rows of [Manager.Explain] whose Claim is the given
-// one, in its order. Its cost grows with their number only.
-func (m *Manager) ExplainClaim(claim types.NamespacedName) []VolumeStatus {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.sortedRows(maps.Keys(m.byClaim[claim]))
-}
-
-// ExplainPod returns the given pod's rows of [Manager.Explain], in its order. Its
-// cost grows with their number only.
-func (m *Manager) ExplainPod(podUID types.UID) []VolumeStatus {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if p := m.pods[podUID]; p != nil {
-		return m.sortedRows(slices.Values(p.volumes))
-	}
-	return nil
 }

@@ -2,8 +2,9 @@ package volumemanager
 
 import (
 	"context"
-	"errors"
+	"iter"
 	"slices"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -12,16 +13,55 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/dependencies"
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
+// entries are the pods of a node and their volumes, which the desired and the actual state of
+// the world share. Their lock guards them, and all that both states keep.
+type entries struct {
+	sync.Mutex
+	pods map[types.UID]*podState
+	// schedule and status are given to each pod.
+	schedule *schedule
+	status   *publisher
+}
+
+// pod returns the state of a pod and makes it if there is none. The caller
+// holds the lock.
+func (e *entries) pod(uid types.UID) *podState {
+	p, ok := e.pods[uid]
+	if !ok {
+		p = &podState{uid: uid, schedule: e.schedule, status: e.status}
+		e.pods[uid] = p
+	}
+	return p
+}
+
+// volumes are those of all pods. The caller holds the lock.
+func (e *entries) volumes() iter.Seq[*podVolume] {
+	return func(yield func(*podVolume) bool) {
+		for _, p := range e.pods {
+			for _, s := range p.volumes {
+				if !yield(s) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// at returns the volume of a directory that is there; nil: none. The caller holds the lock.
+func (e *entries) at(key rootdir.Key) *podVolume {
+	return e.pods[key.PodUID].find(func(s *podVolume) bool { return s.actual.exists() && s.actual.key == key })
+}
+
 // podState is the pod's part of the desired and of the actual state of the world.
-// The world's lock guards it.
+// The lock of the entries guards it.
 type podState struct {
-	world *world
-	uid   types.UID
-	name  types.NamespacedName
+	uid  types.UID
+	name types.NamespacedName
 	// pod is the pod as it was declared last; nil: not since the start.
 	pod *v1.Pod
 	// declaration counts up with each declaration, over all pods.
@@ -37,6 +77,9 @@ type podState struct {
 	// changed is closed at the next change of the pod or one of its volumes; nil
 	// while no call waits.
 	changed chan struct{}
+
+	schedule *schedule
+	status   *publisher
 }
 
 // podVolume is one directory of a pod: one volume, or several of one claim. It is an
@@ -62,7 +105,7 @@ type podVolume struct {
 
 	// shown is what status rows say of a volume that has no record.
 	shown *mountrecord.Record
-	claim types.NamespacedName // by which the world's index has it; empty: not
+	claim types.NamespacedName // by which the publisher's index has it; empty: not
 	state VolumeState
 	since time.Time
 	took  time.Duration
@@ -81,9 +124,8 @@ type podVolume struct {
 	retryAt, refreshAt time.Time
 
 	holding devices.Holding // what the node's devices keep of it
-	oncePod string          // the PersistentVolume that it waits for another pod to let go of
 
-	watches []watch // belongs to the operation under way
+	watches dependencies.Set // belongs to the operation under way
 }
 
 // operation is a volume's operation under way.
@@ -126,17 +168,6 @@ type actualVolume struct {
 
 func (a actualVolume) exists() bool { return a.record != nil || a.unreadable != nil }
 
-// pod returns the state of a pod and makes it if there is none. The caller
-// holds the lock.
-func (w *world) pod(uid types.UID) *podState {
-	p, ok := w.pods[uid]
-	if !ok {
-		p = &podState{world: w, uid: uid}
-		w.pods[uid] = p
-	}
-	return p
-}
-
 // volumeFor returns the entry for these of the pod's volumes: the one that has just them, else one
 // that is not wanted any more and has one of them, else a new one.
 func (p *podState) volumeFor(names []string) *podVolume {
@@ -165,9 +196,37 @@ func (p *podState) find(is func(*podVolume) bool) *podVolume {
 	return nil
 }
 
+// remove takes a volume off the pod, and reports whether it was there.
+func (p *podState) remove(s *podVolume) bool {
+	i := slices.Index(p.volumes, s)
+	if i >= 0 {
+		p.volumes = slices.Delete(p.volumes, i, i+1)
+	}
+	return i >= 0
+}
+
 // isLeft reports whether the pod was declared anew so that nothing is wanted of the
 // volume.
 func (s *podVolume) isLeft() bool { return s.pod.wanted && !s.wanted }
+
+func (s *podVolume) enter(state VolumeState, now time.Time) {
+	if s.state != state {
+		s.state, s.since = state, now
+	}
+}
+
+// resync is a reason for another operation, at once.
+func (s *podVolume) resync() {
+	s.generation++
+	s.failures, s.pauses, s.retryAt = 0, 0, time.Time{}
+}
+
+// resync has every volume of the pod reconciled. The caller holds the lock.
+func (p *podState) resync() {
+	for _, s := range p.volumes {
+		p.schedule.resync(s)
+	}
+}
 
 // announce wakes those that wait for a change of the pod.
 func (p *podState) announce() {
@@ -198,66 +257,4 @@ func (s *podVolume) describe() *mountrecord.Record {
 		r.Path = u.Path
 	}
 	return r
-}
-
-// rows are the status of a directory's volumes.
-func (s *podVolume) rows() []VolumeStatus {
-	r := s.describe()
-	row := VolumeStatus{
-		Pod: s.pod.name, PodUID: s.pod.uid, NodeName: r.NodeName, Plugin: r.Plugin, Source: r.Source, PersistentVolume: persistentVolumeOf(r), Claim: claimOf(r), Path: r.Path, Device: deviceNodeOf(r),
-		State: s.state, Since: s.since, Duration: s.took, Wanted: (s.wanted || s.unused) && s.pod.wanted,
-		Found:    s.actual.isFound(),
-		Failures: s.failures, NextRetry: s.retryAt, Attachment: s.attachmentTrouble(),
-	}
-	if s.doing != opNone {
-		row.Operation, row.Began = s.doing.String(), s.began
-	}
-	if s.progress != nil {
-		row.Progress = *s.progress
-	}
-	if s.ended != opRelease {
-		row.Ended = s.ended.String()
-	}
-	rows := make([]VolumeStatus, len(s.names))
-	for i, name := range s.names {
-		rows[i] = row
-		if s.isOthers(name) {
-			rows[i].withoutPlace()
-		}
-		rows[i].Volume = name
-		rows[i].Err = s.errorOf(name)
-	}
-	return rows
-}
-
-// isOthers reports whether the mount was made for other volumes, which this one
-// was declared to be the same as.
-func (s *podVolume) isOthers(name string) bool {
-	r := s.actual.record
-	return r != nil && !r.Rebuilt && s.err != nil && !slices.Contains(r.Volumes, name)
-}
-
-// withoutPlace leaves out the place of a mounted volume.
-func (s *VolumeStatus) withoutPlace() {
-	s.Source, s.PersistentVolume, s.Claim, s.Path, s.Device = "", "", types.NamespacedName{}, "", ""
-	if s.State == StateMounted {
-		s.State = StateFailed
-	}
-}
-
-// errorOf is the volume's last error, in the name of one of its volumes.
-func (s *podVolume) errorOf(name string) error {
-	err := s.err
-	if u := s.actual.unreadable; u != nil && !errors.Is(err, error(u)) {
-		err = errors.Join(u, err) // whatever else has failed since
-	}
-	if err == nil {
-		return nil
-	}
-	op := "SetUp"
-	if (s.state == StateFailed || s.state == StateDetached) && !(s.wanted && s.pod.wanted) {
-		op = "TearDown"
-	}
-	r := s.describe()
-	return wrap(&mountrecord.Record{Plugin: r.Plugin, Pod: s.pod.name, PodUID: s.pod.uid}, name, op, err)
 }

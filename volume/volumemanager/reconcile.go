@@ -3,7 +3,6 @@ package volumemanager
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -13,6 +12,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/work"
+	"github.com/podvol/podvol/volume/volumemanager/internal/lifecycle"
 )
 
 const (
@@ -24,16 +24,33 @@ const (
 // reconciler brings the actual state to the desired one, one operation after the
 // other for each volume.
 type reconciler struct {
-	*world
-	operator *operator
+	entries  *entries
+	desired  *desiredStateOfWorld
+	actual   *actualStateOfWorld
+	status   *publisher
+	life     *lifecycle.Lifecycle
+	executor *operationExecutor
+	// containers is [Config].Containers.
+	containers PodContainers
 }
 
-// enqueue has the volume reconciled. It never blocks. The caller holds the lock.
-func (w *world) enqueue(s *podVolume) {
-	if !w.stopping {
-		w.queue.Add(s)
+// schedule has volumes reconciled, until the manager stops. The callers of its methods hold
+// the lock of the entries.
+type schedule struct {
+	queue *work.Queue[*podVolume]
+	life  *lifecycle.Lifecycle
+}
+
+// resync gives a volume a reason for another operation, at once. It never blocks.
+func (q *schedule) resync(s *podVolume) {
+	s.resync()
+	if !q.life.IsStopped() {
+		q.queue.Add(s)
 	}
 }
+
+// forget lets a volume be reconciled no more, unless there is another reason.
+func (q *schedule) forget(s *podVolume) { q.queue.Forget(s) }
 
 // reconcile brings a volume to its desired state, one operation after the other,
 // and says when there may be a reason for another. An operation may hang: the
@@ -61,9 +78,9 @@ type attempt struct {
 // begin compares a volume's desired with its actual state, and begins one
 // operation. That ends with the context, which the volume's giveUp ends too.
 func (r *reconciler) begin(ctx context.Context, s *podVolume) (limit context.Context, a attempt) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.stopping || ctx.Err() != nil {
+	r.entries.Lock()
+	defer r.entries.Unlock()
+	if r.life.IsStopped() || ctx.Err() != nil {
 		return ctx, attempt{}
 	}
 	now := time.Now()
@@ -72,7 +89,7 @@ func (r *reconciler) begin(ctx context.Context, s *podVolume) (limit context.Con
 	if op == opNone {
 		return ctx, attempt{then: s.next(now)}
 	}
-	r.stopWaiting(s) // it looks for itself
+	r.actual.stopWaiting(s) // it looks for itself
 	limit, s.giveUp = context.WithCancelCause(ctx)
 	s.doing, s.began = op, now
 	return limit, attempt{op: op, generation: s.generation, pod: s.pod.pod, names: s.names}
@@ -112,21 +129,21 @@ func (r *reconciler) decide(s *podVolume) operation {
 	p := s.pod
 	waits := !s.retryAt.IsZero() || s.attempted == s.generation || s.isAwaiting()
 	switch {
-	case p.wanted && s.wanted:
+	case s.IsWanted():
 		if !waits {
 			return opSetUp
 		}
 	case p.wanted && s.unused:
-		r.rest(s)
-	case p.wanted || !r.leaves(p):
+		r.actual.rest(s)
+	case p.wanted || !r.desired.leaves(p):
 	case !s.actual.exists():
-		r.drop(s)
-	case r.keeps(s):
-		r.stopFollowing(s)
+		r.actual.drop(s)
+	case r.desired.keeps(s):
+		r.actual.stopFollowing(s)
 	case waits:
 	case p.released:
 		return opTearDown
-	case r.config.Containers != nil:
+	case r.containers != nil:
 		return opRelease
 	}
 	return opNone
@@ -135,9 +152,9 @@ func (r *reconciler) decide(s *podVolume) operation {
 func (r *reconciler) operate(ctx context.Context, s *podVolume, a attempt) error {
 	switch a.op {
 	case opSetUp:
-		return r.operator.setUp(ctx, s, a)
+		return r.executor.setUp(ctx, s, a)
 	case opTearDown:
-		return r.operator.tearDown(ctx, s)
+		return r.executor.tearDown(ctx, s)
 	}
 	return r.release(ctx, s)
 }
@@ -145,8 +162,8 @@ func (r *reconciler) operate(ctx context.Context, s *podVolume, a attempt) error
 // finish notes the outcome of an operation, and tells it.
 func (r *reconciler) finish(s *podVolume, a attempt, err error) {
 	op, generation := a.op, a.generation
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.entries.Lock()
+	defer r.entries.Unlock()
 	now := time.Now()
 	if op != opRelease {
 		s.took = now.Sub(s.began)
@@ -157,8 +174,8 @@ func (r *reconciler) finish(s *podVolume, a attempt, err error) {
 		return
 	}
 	s.attempted = generation
-	if op == opRelease && err == nil {
-		r.resyncPod(s.pod) // the pod is released, or the role will call again
+	if op == opRelease && err == nil && s.pod.released { // else the role will call again
+		s.pod.resync()
 	}
 	s.err = err
 	if err != nil {
@@ -167,10 +184,10 @@ func (r *reconciler) finish(s *podVolume, a attempt, err error) {
 		r.succeed(s, op, generation, now)
 	}
 	s.ended = op
-	r.publish(s)
+	r.status.publish(s)
 	s.ended = opNone
-	if !s.actual.exists() && r.leaves(s.pod) {
-		r.drop(s)
+	if !s.actual.exists() && r.desired.leaves(s.pod) {
+		r.actual.drop(s)
 	}
 }
 
@@ -179,9 +196,9 @@ func (r *reconciler) succeed(s *podVolume, op operation, generation int, now tim
 	switch op {
 	case opSetUp:
 		s.applied = generation
-		r.enter(s, StateMounted, now)
+		s.enter(StateMounted, now)
 	case opTearDown:
-		r.enter(s, StateUnmounted, now)
+		s.enter(StateUnmounted, now)
 	}
 }
 
@@ -191,9 +208,9 @@ func (r *reconciler) succeed(s *podVolume, op operation, generation int, now tim
 // failed.
 func (r *reconciler) fail(s *podVolume, op operation, generation int, now time.Time) {
 	if !(op == opSetUp && s.state == StateMounted) {
-		r.enter(s, s.failedState(), now)
+		s.enter(s.failedState(), now)
 	}
-	if r.stopping || s.generation != generation || errors.Is(s.err, ErrWithdrawn) || errors.Is(s.err, claimbinding.ErrUnbound) {
+	if r.life.IsStopped() || s.generation != generation || errors.Is(s.err, ErrWithdrawn) || errors.Is(s.err, claimbinding.ErrUnbound) {
 		return
 	}
 	pause := s.pauseAfter(s.err)
@@ -222,47 +239,6 @@ func (s *podVolume) failedState() VolumeState {
 	return StateFailed
 }
 
-func (w *world) enter(s *podVolume, state VolumeState, now time.Time) {
-	if s.state != state {
-		s.state, s.since = state, now
-	}
-}
-
-// drop forgets a volume of which nothing is left, and the pod with its last one.
-func (w *world) drop(s *podVolume) {
-	p := s.pod
-	i := slices.Index(p.volumes, s)
-	if i < 0 {
-		return
-	}
-	p.volumes = slices.Delete(p.volumes, i, i+1)
-	w.byClaim.note(s)
-	w.devices.Leave(s)
-	w.stopWaiting(s)
-	s.retryAt = time.Time{}
-	w.stopFollowing(s)
-	w.queue.Forget(s)
-	if s.state != StateUnmounted {
-		s.state, s.err, s.since = StateUnmounted, nil, time.Now()
-		w.publish(s)
-	}
-	s.wanted, s.unused = false, false // it may be decided on once more, when its pod has another entry
-	s.attempted = s.generation        // no call waits for an attempt at what is gone
-	p.announce()
-	if len(p.volumes) == 0 && !p.wanted {
-		delete(w.pods, p.uid)
-	}
-}
-
-// publish tells the subscribers and those that wait. The caller holds the
-// lock.
-func (w *world) publish(s *podVolume) {
-	for _, row := range w.rows(s) {
-		w.notify(row)
-	}
-	s.pod.announce()
-}
-
 // PodContainers is the role that knows which pods still have containers. A
 // volume is torn down only after it has said that the pod's are gone; a
 // deletion timestamp or a phase is not enough.
@@ -279,37 +255,23 @@ type PodContainers interface {
 // release asks whether the pod's containers are gone. While they are not, the
 // role's next call is waited for.
 func (r *reconciler) release(ctx context.Context, s *podVolume) error {
-	gone, err := r.config.Containers.ContainersGone(ctx, s.pod.uid)
+	gone, err := r.containers.ContainersGone(ctx, s.pod.uid)
 	if err != nil || !gone {
 		return err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.leaves(s.pod) {
+	r.entries.Lock()
+	defer r.entries.Unlock()
+	if r.desired.leaves(s.pod) {
 		s.pod.released = true
 	}
 	return nil
 }
 
-// resyncPod has every volume of a pod looked at again if the pod was released.
-func (w *world) resyncPod(p *podState) {
-	if !p.released {
-		return
-	}
-	for _, s := range p.volumes {
-		w.resync(s)
-	}
-}
-
 // containersChanged is called by the role.
-func (w *world) containersChanged(podUID types.UID) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	p, ok := w.pods[podUID]
-	if !ok || !w.leaves(p) {
-		return
-	}
-	for _, s := range p.volumes {
-		w.resync(s)
+func (r *reconciler) containersChanged(podUID types.UID) {
+	r.entries.Lock()
+	defer r.entries.Unlock()
+	if p := r.entries.pods[podUID]; p != nil && r.desired.leaves(p) {
+		p.resync()
 	}
 }

@@ -74,7 +74,7 @@ func TestPodsWithoutVolumesAreForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	manager.DeletePod("u")
-	if len(manager.pods) != 0 {
-		t.Errorf("%d pods are known", len(manager.pods))
+	if len(manager.entries.pods) != 0 {
+		t.Errorf("%d pods are known", len(manager.entries.pods))
 	}
 }

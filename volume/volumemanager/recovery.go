@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/podvol/podvol/util/durable"
@@ -15,13 +16,23 @@ import (
 
 // recovery learns what an earlier process has left: from records, directories and the
 // mount table.
-type recovery struct{ *world }
+type recovery struct {
+	entries *entries
+	desired *desiredStateOfWorld
+	actual  *actualStateOfWorld
+	status  *publisher
+	devices *devices.Table
+	host    *volume.Host
+	plugins *volume.VolumePluginMgr
+	records *rootdir.Records // which it opens
+	log     *slog.Logger
+}
 
 // recover learns the actual state from the records and the mount table. First it
 // ends a dead owner's mount helpers, which could mount later.
-func (v *recovery) recover(ctx context.Context) error {
-	if v.config.Adopt {
-		if err := v.config.refuseKubelet(); err != nil {
+func (v *recovery) recover(ctx context.Context, config Config) error {
+	if config.Adopt {
+		if err := config.refuseKubelet(); err != nil {
 			return err
 		}
 	}
@@ -42,8 +53,8 @@ func (v *recovery) recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	v.records = opened
-	if err := v.damaged(); err != nil {
+	*v.records = opened
+	if err := rootdir.Damaged(v.host.RootDir); err != nil {
 		v.log.Warn("the volume records are damaged", "error", err)
 	}
 	for _, err := range unreadable {
@@ -53,15 +64,15 @@ func (v *recovery) recover(ctx context.Context) error {
 	if err := v.recoverAll(found, mounted); err != nil {
 		return err
 	}
-	if v.config.Adopt {
+	if config.Adopt {
 		if err := v.adopt(ctx, mounted); err != nil {
 			return err
 		}
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.resyncUndeclared() // the pods may be complete already
-	v.recoverEnded()
+	v.entries.Lock()
+	defer v.entries.Unlock()
+	v.desired.resyncUndeclared() // the pods may be complete already
+	v.desired.recoverEnded()
 	return nil
 }
 
@@ -71,21 +82,21 @@ func (v *recovery) recoverRecord(record *mountrecord.Record, mounted rootdir.Mou
 		return err
 	}
 	row := statusOf(record, mounted, rootdir.NoneGone)[0]
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	s := v.recovered(rootdir.KeyOf(record), record.Volumes)
+	v.entries.Lock()
+	defer v.entries.Unlock()
+	s := v.actual.recovered(rootdir.KeyOf(record), record.Volumes)
 	s.actual.record, s.actual.digest, s.actual.source = record, rootdir.DigestOf(line), v.sourceName(record)
 	if record.Detached != nil {
 		s.actual.detached = record.Detached.Recall(v.host.Mounter)
 	}
-	v.byClaim.note(s)
+	v.status.note(s)
 	v.recoverDevice(s, record, mounted)
 	if s.pod.name.Name == "" {
 		s.pod.name = record.Pod
 	}
 	s.state, s.since, s.took, s.err = row.State, row.Since, row.Duration, rootdir.ReasonOf(record, mounted, rootdir.NoneGone)
 	if s.unused && s.pod.wanted {
-		v.rest(s)
+		v.actual.rest(s)
 	}
 	return nil
 }
@@ -95,24 +106,11 @@ func (v *recovery) recoverUnreadable(unreadable *UnreadableRecordError) {
 	if !ok {
 		return // it is no volume's, and nothing will ask for it
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	s := v.recovered(key, []string{key.Spec})
+	v.entries.Lock()
+	defer v.entries.Unlock()
+	s := v.actual.recovered(key, []string{key.Spec})
 	s.actual.unreadable = unreadable
 	s.state, s.err = StateFailed, unreadable
-}
-
-// recovered returns the volume of a directory that was found, which may be
-// wanted already. The caller holds the lock.
-func (w *world) recovered(key rootdir.Key, names []string) *podVolume {
-	p := w.pod(key.PodUID)
-	s := p.volumeFor(names)
-	if s.actual.exists() {
-		s = &podVolume{pod: p, names: names}
-		p.volumes = append(p.volumes, s)
-	}
-	s.actual.key = key
-	return s
 }
 
 // recoverDevice makes a volume whose record was found count among those that have its
@@ -134,8 +132,8 @@ func (v *recovery) recoverDevice(s *podVolume, record *mountrecord.Record, mount
 
 // sourceName is the plugin's name of a recorded source; empty where the plugin
 // does not know it any more.
-func (w *world) sourceName(record *mountrecord.Record) string {
-	plugin, err := w.plugins.FindPluginByName(record.Plugin)
+func (v *recovery) sourceName(record *mountrecord.Record) string {
+	plugin, err := v.plugins.FindPluginByName(record.Plugin)
 	if err != nil {
 		return ""
 	}
@@ -152,10 +150,11 @@ func (v *recovery) load() error {
 	if err != nil {
 		return err
 	}
-	var found []*mountrecord.Record
-	if v.records, found, _, err = rootdir.OpenRecords(v.host.RootDir); err != nil {
+	opened, found, _, err := rootdir.OpenRecords(v.host.RootDir)
+	if err != nil {
 		return err
 	}
+	*v.records = opened
 	if err := v.recoverAll(found, mounted); err != nil {
 		return errors.Join(err, v.records.Close())
 	}
@@ -201,9 +200,9 @@ func (v *recovery) isRecorded(key rootdir.Key) bool { return v.volumeAt(key) != 
 
 // volumeAt returns the volume of a directory that is there; nil: none.
 func (v *recovery) volumeAt(key rootdir.Key) *podVolume {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.pods[key.PodUID].find(func(s *podVolume) bool { return s.actual.exists() && s.actual.key == key })
+	v.entries.Lock()
+	defer v.entries.Unlock()
+	return v.entries.at(key)
 }
 
 func (v *recovery) adoptOne(ctx context.Context, key rootdir.Key, mounted rootdir.Mounts) error {

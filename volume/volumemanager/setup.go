@@ -3,53 +3,78 @@ package volumemanager
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/internal/podspec"
-	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/volumemanager/internal/blockmap"
+	"github.com/podvol/podvol/volume/volumemanager/internal/dependencies"
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 	"github.com/podvol/podvol/volume/volumemanager/internal/progress"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
-// operator carries out the operations that the reconciler decides on: it sets volumes up and
-// tears them down.
-type operator struct {
-	*world
-	blocks blockmap.Mapper
-}
+// operationExecutor carries out the operations that the reconciler decides on: it sets volumes
+// up and tears them down.
+type operationExecutor struct {
+	entries   *entries
+	actual    *actualStateOfWorld
+	status    *publisher
+	schedule  *schedule
+	admission *admission
 
-func newOperator(w *world) *operator {
-	return &operator{world: w, blocks: blockmap.Mapper{Mounter: w.host.Mounter, Holder: w.config.DeviceHolder, KeepRoot: w.keepRoot}}
+	host       *volume.Host
+	plugins    *volume.VolumePluginMgr
+	records    *rootdir.Records
+	podDirs    *rootdir.PodDirs
+	containers *containermounts.Binder
+	blocks     blockmap.Mapper
+	log        *slog.Logger
+	// the others are [Config]'s
+	objects      objects.Source
+	trustBundles volume.TrustBundleGetter
+	events       volume.EventSink
+	setUpTimeout time.Duration
 }
 
 // setUp is one attempt to set a volume up.
 type setUp struct {
-	pod     *v1.Pod
-	of      *podVolume
-	mounter volume.Mounter // nil for a block volume
+	pod *v1.Pod
+	of  *podVolume
+	// progress is what the plugin reports to.
+	progress *progress.Reporter
+
+	// what it is, by resolve
+	spec    *volume.Spec
+	plugin  volume.VolumePlugin
+	mounter volume.Mounter // of a block volume its mapping
 	mapping *mapping       // nil for a file system
 	record  *mountrecord.Record
 	key     rootdir.Key
-	source  string       // the plugin's name of the source
-	device  *devices.Use // nil: none
-	undo    func()       // puts the record back, after the directories are gone; nil: it stays
-	// progress is what the plugin reports to.
-	progress *progress.Reporter
+	source  string // the plugin's name of the source
+
+	// what was found about it here, by the admission
+	device *devices.Use // nil: none
+	line   []byte       // the record as it is stored
+	digest rootdir.Digest
+	before actualVolume
+
+	undo func() // puts the record back, after the directories are gone; nil: it stays
 }
 
 // setUp sets a volume up as its pod was declared when that was decided on.
-func (o *operator) setUp(ctx context.Context, s *podVolume, w attempt) error {
-	waits := progress.NewPatience(ctx, o.config.SetUpTimeout)
+func (o *operationExecutor) setUp(ctx context.Context, s *podVolume, w attempt) error {
+	waits := progress.NewPatience(ctx, o.setUpTimeout)
 	defer waits.End()
 	u := &setUp{of: s, pod: w.pod, record: &mountrecord.Record{PodUID: w.pod.UID, Pod: podspec.Name(w.pod), NodeName: o.host.NodeName, Volumes: w.names}}
-	u.progress = progress.Begin(progress.Config{Pod: u.pod, Volumes: w.names, Events: o.config.Events, Patience: waits,
+	u.progress = progress.Begin(progress.Config{Pod: u.pod, Volumes: w.names, Events: o.events, Patience: waits,
 		Show: func(now volume.Progress) { o.showProgress(s, &now) }})
 	defer o.endProgress(s, u.progress)
 	err := o.trySetUp(waits, u)
@@ -65,53 +90,65 @@ func (o *operator) setUp(ctx context.Context, s *podVolume, w attempt) error {
 }
 
 // showProgress makes what a plugin says part of the volume's rows.
-func (o *operator) showProgress(s *podVolume, now *volume.Progress) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+func (o *operationExecutor) showProgress(s *podVolume, now *volume.Progress) {
+	o.entries.Lock()
+	defer o.entries.Unlock()
 	s.progress = now
-	o.publish(s)
+	o.status.publish(s)
 }
 
-func (o *operator) endProgress(s *podVolume, r *progress.Reporter) {
+func (o *operationExecutor) endProgress(s *podVolume, r *progress.Reporter) {
 	if !r.End() {
 		return
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	o.entries.Lock()
+	defer o.entries.Unlock()
 	s.progress = nil
 }
 
-func (o *operator) trySetUp(ctx context.Context, u *setUp) error {
+func (o *operationExecutor) trySetUp(ctx context.Context, u *setUp) error {
 	done, err := o.podDirs.Use(ctx, u.pod.UID)
 	if err != nil {
 		return volume.NothingDone(err)
 	}
 	defer done()
-	depends := dependencies{o, u.of}
-	defer depends.settle()
-	err = o.prepare(ctx, depends, u)
-	o.show(u)
-	if err != nil {
+	depends := dependencies.Finder{Set: &u.of.watches, Objects: o.objects, TrustBundles: o.trustBundles, Changed: func() { o.changed(u.of) }}
+	defer depends.Settle()
+	if err := o.resolve(ctx, depends, u); err != nil {
+		o.show(u)
+		return err
+	}
+	if err := o.admission.admit(ctx, u); err != nil {
 		return err
 	}
 	return o.apply(ctx, u)
 }
 
-// show puts the findings into the volume's rows.
-func (o *operator) show(u *setUp) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	u.of.shown = u.record
-	o.byClaim.note(u.of)
-	if u.key != (rootdir.Key{}) { // a look-up that has failed says nothing
-		o.devices.Join(u.of, u.device)
-	}
-	o.publish(u.of)
+// changed has a volume set up again: an object that it depends on has changed.
+func (o *operationExecutor) changed(s *podVolume) {
+	o.entries.Lock()
+	defer o.entries.Unlock()
+	o.schedule.resync(s)
+}
+
+// refreshLater has a volume set up again when its mounter says so.
+func (o *operationExecutor) refreshLater(s *podVolume, mounter volume.Mounter) {
+	due := volume.RefreshAfter(mounter)
+	o.entries.Lock()
+	defer o.entries.Unlock()
+	s.refreshAt = due
+}
+
+// show puts what was found about a volume into its rows.
+func (o *operationExecutor) show(u *setUp) {
+	o.entries.Lock()
+	defer o.entries.Unlock()
+	o.status.show(u.of, u.record)
 }
 
 // undoSetUp undoes a failed set-up that is known to have done nothing: it removes
 // first the empty directories, and then the record, which alone leads to them.
-func (o *operator) undoSetUp(ctx context.Context, u *setUp) {
+func (o *operationExecutor) undoSetUp(ctx context.Context, u *setUp) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace) // its own may have ended
 	defer cancel()
 	if u.undo == nil {
@@ -126,77 +163,68 @@ func (o *operator) undoSetUp(ctx context.Context, u *setUp) {
 	u.undo()
 }
 
-func (o *operator) setUndoing(s *podVolume, undoing bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+func (o *operationExecutor) setUndoing(s *podVolume, undoing bool) {
+	o.entries.Lock()
+	defer o.entries.Unlock()
 	s.undoing = undoing
 }
 
 // removeEmptyDirs removes the pod's directories once none of its volumes has
 // anything in them that stays: of volumes that are torn down or undone at the
 // same time, the last one finds the directories empty.
-func (o *operator) removeEmptyDirs(ctx context.Context, s *podVolume) error {
-	o.mu.Lock()
+func (o *operationExecutor) removeEmptyDirs(ctx context.Context, s *podVolume) error {
+	o.entries.Lock()
 	used := slices.ContainsFunc(s.pod.volumes, func(other *podVolume) bool {
 		return other.actual.exists() && other.doing != opTearDown && !other.undoing
 	})
-	o.mu.Unlock()
+	o.entries.Unlock()
 	if used {
 		return nil
 	}
 	return o.podDirs.RemoveEmpty(ctx, o.host.RootDir, s.pod.uid)
 }
 
-// prepare finds out what to do, and touches nothing. With an error, the record
+// resolve finds out what the volume is, and touches nothing. With an error, the record
 // has as much as was found.
-func (o *operator) prepare(ctx context.Context, depends dependencies, u *setUp) error {
-	spec, err := podspec.Resolve(ctx, depends, o.config.NodeName, u.pod, podspec.Volume(u.pod, u.record.Volumes[0]))
-	if err != nil {
+func (o *operationExecutor) resolve(ctx context.Context, depends dependencies.Finder, u *setUp) (err error) {
+	if u.spec, err = podspec.Resolve(ctx, depends, string(o.host.NodeName), u.pod, podspec.Volume(u.pod, u.record.Volumes[0])); err != nil {
 		return err
 	}
-	u.record.InlineVolume, u.record.PersistentVolume, u.record.ReadOnly = spec.Volume, spec.PersistentVolume, spec.ReadOnly
-	if err := podspec.CheckMode(u.pod, u.record.Volumes, spec); err != nil {
+	u.record.InlineVolume, u.record.PersistentVolume, u.record.ReadOnly = u.spec.Volume, u.spec.PersistentVolume, u.spec.ReadOnly
+	if err := podspec.CheckMode(u.pod, u.record.Volumes, u.spec); err != nil {
 		return err
 	}
-	plugin, err := o.plugins.FindPluginBySpec(spec)
-	if err != nil {
+	if u.plugin, err = o.plugins.FindPluginBySpec(u.spec); err != nil {
 		return err
 	}
-	u.record.Plugin, u.record.Source = plugin.GetPluginName(), volume.DescribeSource(plugin, spec)
-	if err := podspec.CheckMountOptions(plugin, spec); err != nil {
+	u.record.Plugin, u.record.Source = u.plugin.GetPluginName(), volume.DescribeSource(u.plugin, u.spec)
+	if err := podspec.CheckMountOptions(u.plugin, u.spec); err != nil {
 		return err
 	}
-	if err := podspec.CheckNamesake(o.plugins, u.pod, spec, plugin); err != nil {
+	if err := podspec.CheckNamesake(o.plugins, u.pod, u.spec, u.plugin); err != nil {
 		return err
 	}
-	for _, ref := range volume.DependsOn(plugin, spec, u.pod) {
+	for _, ref := range volume.DependsOn(u.plugin, u.spec, u.pod) {
 		if ref != volume.NewObjectRef("Pod", u.pod.Namespace, u.pod.Name) { // which PutPod tells of
-			depends.on(ref)
+			depends.On(ref)
 		}
 	}
-	if err := u.prepareVolume(plugin, spec); err != nil {
-		return err
-	}
-	if u.source, err = plugin.GetVolumeName(spec); err != nil {
-		return err
-	}
-	u.key = rootdir.KeyOf(u.record)
-	if u.device, err = devices.Of(plugin, spec, u.pod.UID); err != nil {
-		return err
-	}
-	return o.label(ctx, u, plugin, spec)
-}
-
-// prepareVolume finds out where the volume will be.
-func (u *setUp) prepareVolume(plugin volume.VolumePlugin, spec *volume.Spec) (err error) {
-	if spec.IsBlock() {
-		return u.prepareBlock(plugin, spec)
-	}
-	if u.mounter, err = plugin.NewMounter(spec, u.pod); err != nil {
+	if u.mounter, err = o.newMounter(u); err != nil {
 		return err
 	}
 	u.record.Path = u.mounter.GetPath()
+	if u.source, err = u.plugin.GetVolumeName(u.spec); err != nil {
+		return err
+	}
+	u.key = rootdir.KeyOf(u.record)
 	return nil
+}
+
+func (o *operationExecutor) newMounter(u *setUp) (volume.Mounter, error) {
+	if u.spec.IsBlock() {
+		return o.newMapping(u)
+	}
+	return u.plugin.NewMounter(u.spec, u.pod)
 }
 
 // MounterArgs are the wishes of the pod for this volume.
@@ -208,106 +236,50 @@ func (u *setUp) mounterArgs() volume.MounterArgs {
 }
 
 // apply is the operation itself: record, sync, act, confirm.
-func (o *operator) apply(ctx context.Context, u *setUp) error {
-	u.record.Detached = o.detachment(u.of)
-	line, err := mountrecord.Encode(u.record)
-	if err != nil {
-		return err
-	}
-	digest := rootdir.DigestOf(line)
-	before, err := o.admit(u, digest)
-	if err != nil {
-		return err
-	}
-	if !before.exists() {
-		if err := o.refuseUnrecorded(u.key); err != nil {
-			o.setActual(u.of, before)
-			return volume.NothingDone(err)
-		}
-	}
-	if before.digest != digest {
-		if err := o.records.Write(u.key, line); err != nil {
-			o.setActual(u.of, before)
+func (o *operationExecutor) apply(ctx context.Context, u *setUp) error {
+	if u.before.digest != u.digest {
+		if err := o.records.Write(u.key, u.line); err != nil {
+			o.actual.set(u.of, u.before)
 			return volume.NothingDone(err)
 		}
 	}
 	start := time.Now()
 	if err := o.act(ctx, u); err != nil {
 		if !volume.IsUncertain(err) {
-			u.undo = func() { o.restore(u, before, digest) }
+			u.undo = func() { o.restore(u) }
 		}
 		return err
 	}
-	return o.confirm(u, digest, start)
-}
-
-// detachment is the note that a volume was detached lazily; nil: none.
-// Until the volume is mounted again, whatever fails meanwhile, it must not be
-// forgotten that its file system may be in use.
-func (o *operator) detachment(s *podVolume) *lazyunmount.Detachment {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if s.actual.record == nil {
-		return nil
-	}
-	return s.actual.record.Detached
+	return o.confirm(u, start)
 }
 
 // act mounts the device, if the volume has one, and then the volume.
-func (o *operator) act(ctx context.Context, u *setUp) error {
-	if err := o.devices.Stage(ctx, u.deviceRequest()); err != nil {
+func (o *operationExecutor) act(ctx context.Context, u *setUp) error {
+	if err := o.admission.stage(ctx, u); err != nil {
 		return err
-	}
-	if u.mapping != nil {
-		return o.mapDevice(ctx, u)
 	}
 	return u.mounter.SetUp(ctx, u.mounterArgs())
 }
 
-// deviceRequest is what the set-up asks of the volume's device.
-func (u *setUp) deviceRequest() devices.Request {
-	args := u.mounterArgs()
-	r := devices.Request{
-		Holder: u.of, Use: u.device, Spec: u.record.Spec(), Pod: u.pod, Label: u.record.SELinuxLabel,
-		Args: volume.DeviceMounterArgs{FsGroup: args.FsGroup, SELinuxLabel: args.SELinuxLabel, Progress: args.Progress},
-	}
-	if u.mapping != nil {
-		r.Mapper = u.mapping.mapper
-	}
-	return r
-}
-
-// setActual replaces the known state of a volume's directory.
-func (w *world) setActual(s *podVolume, a actualVolume) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	gone := s.actual.exists() && !a.exists()
-	name := s.actual.key.Spec // a PersistentVolume's own
-	s.actual = a
-	w.byClaim.note(s)
-	if gone {
-		w.wakeForPV(name)
-	}
-}
-
 // restore puts the record back as it was before a set-up that did nothing. A
 // record too many is harmless, so failing to do it is only logged.
-func (o *operator) restore(u *setUp, before actualVolume, digest rootdir.Digest) {
-	if before.record == nil && !o.devices.LetGo(u.of, u.device) {
+func (o *operationExecutor) restore(u *setUp) {
+	before := u.before
+	if before.record == nil && !o.admission.letGo(u) {
 		return // the record must stay for the device's sake
 	}
 	var err error
 	switch {
 	case before.record == nil:
 		err = o.records.Release(u.key, u.record)
-	case before.digest != digest:
+	case before.digest != u.digest:
 		err = o.records.Rewrite(u.key, before.record)
 	}
 	if err != nil {
 		o.log.Warn("a volume record could not be put back", "podUID", u.key.PodUID, "volume", u.key.Spec, "error", err)
 		return
 	}
-	o.setActual(u.of, before)
+	o.actual.set(u.of, before)
 }
 
 // confirm notes that the volume is set up, unless that is known. A power cut may
@@ -315,14 +287,13 @@ func (o *operator) restore(u *setUp, before actualVolume, digest rootdir.Digest)
 // even once the journal had the occasion to write its file anew, is a failure: the
 // next process would take the volume for one that was never finished, and fsck
 // would tear it down.
-func (o *operator) confirm(u *setUp, digest rootdir.Digest, start time.Time) error {
-	mounted, err := o.mountedBelow(u.record.Path)
+func (o *operationExecutor) confirm(u *setUp, start time.Time) error {
+	mounted, err := rootdir.IsOwnMountPoint(o.host, u.record.Path)
 	if err != nil {
 		return err
 	}
-	o.mu.Lock()
-	known, device := u.of.actual.record.Confirmed, u.of.actual.device
-	o.mu.Unlock()
+	is := o.actual.of(u.of)
+	known := is.record.Confirmed
 	mapped := u.mappedDevice()
 	if known != nil && known.MountPoint == mounted && equalDevices(known.Device, mapped) {
 		return nil
@@ -336,6 +307,7 @@ func (o *operator) confirm(u *setUp, digest rootdir.Digest, start time.Time) err
 	confirmed := *u.record
 	confirmed.Confirmed, confirmed.Detached = c, nil
 	note := func() error { return o.records.Confirm(u.key, *c) }
+	digest := u.digest
 	if u.record.Detached != nil {
 		if digest, err = rootdir.DigestOfRecord(&confirmed); err != nil {
 			return err
@@ -347,41 +319,6 @@ func (o *operator) confirm(u *setUp, digest rootdir.Digest, start time.Time) err
 			return fmt.Errorf("it is mounted, and that could not be noted, so another process would take it for unfinished: %w", err)
 		}
 	}
-	o.setActual(u.of, actualVolume{key: u.key, record: &confirmed, digest: digest, source: u.source, device: device})
+	o.actual.set(u.of, actualVolume{key: u.key, record: &confirmed, digest: digest, source: u.source, device: is.device})
 	return nil
-}
-
-// wrap makes sure that an error names the volume as the pod does, and the pod;
-// nil stays nil.
-func wrap(r *mountrecord.Record, volumeName, op string, err error) error {
-	if err == nil {
-		return nil
-	}
-	e := &volume.Error{Op: op, Plugin: r.Plugin, Volume: volumeName, Pod: r.Pod, PodUID: r.PodUID, Err: err}
-	if own, ok := err.(*volume.Error); ok {
-		e.Op, e.Err = own.Op, own.Err // it says the same, with the spec's name
-	}
-	return e
-}
-
-// label sets the label that the volume is asked to be mounted with. One that is
-// mounted keeps its own, since another needs another mount.
-func (o *operator) label(ctx context.Context, u *setUp, plugin volume.VolumePlugin, spec *volume.Spec) (err error) {
-	if label, mounted := o.mountedLabel(u); mounted {
-		u.record.SELinuxLabel = label
-		return nil
-	}
-	u.record.SELinuxLabel, err = o.config.SELinux.MountLabel(ctx, u.pod, u.record.Volumes, plugin, spec)
-	return err
-}
-
-func (o *operator) mountedLabel(u *setUp) (label string, mounted bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, s := range u.of.pod.volumes { // one that was adopted has another entry
-		if s.state == StateMounted && s.actual.record != nil && s.actual.key == u.key {
-			return s.actual.record.SELinuxLabel, true
-		}
-	}
-	return "", false
 }

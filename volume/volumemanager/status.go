@@ -264,3 +264,46 @@ func unknownStatus(rootDir string, key rootdir.Key) VolumeStatus {
 	return VolumeStatus{PodUID: key.PodUID, Volume: key.Spec, Plugin: key.Plugin, Path: rootdir.VolumePlace(rootDir, key), State: StateFailed, Found: true,
 		Err: fmt.Errorf("volume %q of the pod with UID %q: %w", key.Spec, key.PodUID, ErrNoRecord)}
 }
+
+// ServerTrouble says in a few words what trouble the volume's server has; empty
+// where none is known.
+func (s VolumeStatus) ServerTrouble() string {
+	h := s.Server
+	if h.Source == "" || h.Answers {
+		return ""
+	}
+	text := fmt.Sprintf("%s has not answered since %s", h.Source, h.Since.UTC().Format(time.RFC3339))
+	if wait := time.Until(h.RetryAt); wait > 0 {
+		return text + fmt.Sprintf("; it is tried again in %s", wait.Round(time.Millisecond))
+	}
+	return text + "; it is tried again by the next mount from it"
+}
+
+func persistentVolumeOf(r *mountrecord.Record) string {
+	if r.PersistentVolume == nil {
+		return ""
+	}
+	return r.PersistentVolume.Name
+}
+
+// claimOf is the claim that a recorded volume was mounted for.
+func claimOf(r *mountrecord.Record) types.NamespacedName {
+	if r.PersistentVolume == nil || r.PersistentVolume.Spec.ClaimRef == nil {
+		return types.NamespacedName{}
+	}
+	ref := r.PersistentVolume.Spec.ClaimRef
+	return types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
+}
+
+// wrap makes sure that an error names the volume as the pod does, and the pod;
+// nil stays nil.
+func wrap(r *mountrecord.Record, volumeName, op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	e := &volume.Error{Op: op, Plugin: r.Plugin, Volume: volumeName, Pod: r.Pod, PodUID: r.PodUID, Err: err}
+	if own, ok := err.(*volume.Error); ok {
+		e.Op, e.Err = own.Op, own.Err // it says the same, with the spec's name
+	}
+	return e
+}

@@ -10,29 +10,26 @@ import (
 	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/mountrecord"
-	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
 // tearDown undoes a volume: it unbinds its sub-paths, acts, lets go of the
 // device, removes empty directories, and last the record: nothing else leads a
 // later owner there.
-func (o *operator) tearDown(ctx context.Context, s *podVolume) error {
-	o.mu.Lock()
-	was := s.actual
-	o.mu.Unlock()
+func (o *operationExecutor) tearDown(ctx context.Context, s *podVolume) error {
+	was := o.actual.of(s)
 	if err := o.unapply(ctx, s, was); err != nil {
 		o.noteDetached(s, was, err)
 		return err
 	}
-	o.setActual(s, actualVolume{})
+	o.actual.set(s, actualVolume{})
 	return nil
 }
 
 // noteDetached remembers, and writes down, that a volume was detached lazily: it
 // stays, with its record and its device, until the file system is gone. Until
 // the note is on disk a crash lets the volume count as unmounted.
-func (o *operator) noteDetached(s *podVolume, was actualVolume, err error) {
+func (o *operationExecutor) noteDetached(s *podVolume, was actualVolume, err error) {
 	detached, ok := errors.AsType[*lazyunmount.Error](err)
 	if !ok || was.record == nil || detached == was.detached {
 		return
@@ -49,10 +46,10 @@ func (o *operator) noteDetached(s *podVolume, was actualVolume, err error) {
 	if err != nil {
 		o.log.Warn("a volume that was detached while it may be in use could not be recorded as such; after a restart it counts as unmounted", "podUID", was.key.PodUID, "volume", was.key.Spec, "error", err)
 	}
-	o.setActual(s, is)
+	o.actual.set(s, is)
 }
 
-func (o *operator) unapply(ctx context.Context, s *podVolume, was actualVolume) error {
+func (o *operationExecutor) unapply(ctx context.Context, s *podVolume, was actualVolume) error {
 	if was.unreadable != nil {
 		return volume.NothingDone(was.unreadable)
 	}
@@ -80,7 +77,7 @@ func (o *operator) unapply(ctx context.Context, s *podVolume, was actualVolume) 
 	if detached != nil && detached.InUse() {
 		return detached
 	}
-	if err := o.devices.Unstage(ctx, devices.Leaving{Holder: s, Plugin: plugin, Spec: was.record.Spec(), PodUID: was.key.PodUID, Use: was.device}); err != nil {
+	if err := o.admission.unstage(ctx, s, was, plugin); err != nil {
 		return err
 	}
 	if err := o.removeEmptyDirs(ctx, s); err != nil {
@@ -91,8 +88,8 @@ func (o *operator) unapply(ctx context.Context, s *podVolume, was actualVolume) 
 
 // partlyMounted reports whether more of a volume is mounted than what was
 // detached: something else has failed then.
-func (o *operator) partlyMounted(was actualVolume) (bool, error) {
-	mounted, err := o.mountedBelow(was.record.Path)
+func (o *operationExecutor) partlyMounted(was actualVolume) (bool, error) {
+	mounted, err := rootdir.IsOwnMountPoint(o.host, was.record.Path)
 	if err != nil || mounted {
 		return mounted, err
 	}
@@ -121,7 +118,7 @@ func alsoDetached(detached *lazyunmount.Error, err error) error {
 }
 
 // unpublish takes the volume from the pod; its device, if it has one, stays.
-func (o *operator) unpublish(ctx context.Context, was actualVolume, plugin volume.VolumePlugin) error {
+func (o *operationExecutor) unpublish(ctx context.Context, was actualVolume, plugin volume.VolumePlugin) error {
 	if was.record.Spec().IsBlock() {
 		return o.unmapDevice(ctx, was, plugin)
 	}

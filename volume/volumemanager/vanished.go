@@ -3,13 +3,16 @@ package volumemanager
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
@@ -23,7 +26,15 @@ const (
 )
 
 // mountWatch notices mounts that vanish though nothing here has unmounted them.
-type mountWatch struct{ *world }
+type mountWatch struct {
+	entries  *entries
+	devices  *devices.Table
+	schedule *schedule
+	status   *publisher
+	host     *volume.Host
+	events   volume.EventSink // nil: none
+	log      *slog.Logger
+}
 
 // subscribeMounts begins to listen to the mount table; nil: it cannot be.
 func (w *mountWatch) subscribeMounts(ctx context.Context) <-chan struct{} {
@@ -83,8 +94,8 @@ func (w *mountWatch) lookForVanished() error {
 // noteVanished notes which mounts are gone, and returns what its pods are to be
 // told.
 func (w *mountWatch) noteVanished(expected []standing, mounted rootdir.Mounts) (gone []vanishedMount) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	w.entries.Lock()
+	defer w.entries.Unlock()
 	for _, e := range expected {
 		i := slices.IndexFunc(e.paths, func(path string) bool { return !mounted.Has(path) })
 		if i >= 0 && w.vanished(e, e.paths[i]) {
@@ -96,27 +107,25 @@ func (w *mountWatch) noteVanished(expected []standing, mounted rootdir.Mounts) (
 
 // standing returns the volumes that are mounted and that nothing is done about.
 func (w *mountWatch) standing() (expected []standing) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, p := range w.pods {
-		for _, s := range p.volumes {
-			r := s.actual.record
-			if s.state != StateMounted || s.doing != opNone || r == nil || r.Confirmed == nil {
-				continue
-			}
-			e := standing{of: s, record: r, generation: s.generation}
-			if r.Confirmed.MountPoint {
-				e.paths = append(e.paths, r.Path)
-			}
-			if device := r.Confirmed.Device; device != nil {
-				e.paths = append(e.paths, device.Bind)
-			}
-			if path := w.devices.MountPoint(s.actual.device); path != "" {
-				e.paths = append(e.paths, path)
-			}
-			if len(e.paths) > 0 {
-				expected = append(expected, e)
-			}
+	w.entries.Lock()
+	defer w.entries.Unlock()
+	for s := range w.entries.volumes() {
+		r := s.actual.record
+		if s.state != StateMounted || s.doing != opNone || r == nil || r.Confirmed == nil {
+			continue
+		}
+		e := standing{of: s, record: r, generation: s.generation}
+		if r.Confirmed.MountPoint {
+			e.paths = append(e.paths, r.Path)
+		}
+		if device := r.Confirmed.Device; device != nil {
+			e.paths = append(e.paths, device.Bind)
+		}
+		if path := w.devices.MountPoint(s.actual.device); path != "" {
+			e.paths = append(e.paths, path)
+		}
+		if len(e.paths) > 0 {
+			expected = append(expected, e)
 		}
 	}
 	return expected
@@ -130,14 +139,14 @@ func (w *mountWatch) vanished(e standing, path string) (tell bool) {
 	if s.state != StateMounted || s.doing != opNone || s.actual.record != e.record || s.generation != e.generation {
 		return false
 	}
-	wanted := s.wanted && s.pod.wanted
-	w.enter(s, StateFailed, time.Now())
+	wanted := s.IsWanted()
+	s.enter(StateFailed, time.Now())
 	s.err = fmt.Errorf("%w: another process has unmounted %s", ErrVanished, path)
 	w.log.Warn("a mount has vanished: another process has unmounted it", "podUID", s.pod.uid, "volume", s.names[0], "path", path, "wanted", wanted)
 	if wanted {
-		w.resync(s)
+		w.schedule.resync(s)
 	}
-	w.publish(s)
+	w.status.publish(s)
 	return wanted
 }
 
@@ -151,12 +160,12 @@ type vanishedMount struct {
 // tellVanished tells the pods' owners: containers may still have the old mount.
 // The sink may call the manager, so the caller must not hold the lock.
 func (w *mountWatch) tellVanished(gone []vanishedMount) {
-	if w.config.Events == nil {
+	if w.events == nil {
 		return
 	}
 	for _, g := range gone {
 		for _, name := range g.names {
-			w.config.Events.Event(g.pod, v1.EventTypeWarning, "VolumeMountVanished",
+			w.events.Event(g.pod, v1.EventTypeWarning, "VolumeMountVanished",
 				fmt.Sprintf("the mount of volume %q at %s is gone: another process has unmounted it; it is set up again", name, g.path))
 		}
 	}

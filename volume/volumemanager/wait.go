@@ -38,7 +38,7 @@ func (m *Manager) SetUpPod(ctx context.Context, pod *v1.Pod) (*PodVolumes, error
 	if volume.HasEnded(pod) {
 		return pendingVolumes(pod).failed(ErrPodEnded), ErrPodEnded
 	}
-	if err := m.waitForRun(ctx); err != nil {
+	if err := m.life.WaitForRun(ctx); err != nil {
 		return pendingVolumes(pod).failed(err), err
 	}
 	expected, err := m.declared(pod)
@@ -66,15 +66,15 @@ func (m *Manager) WaitForMounted(ctx context.Context, podUID types.UID) error {
 	if err := m.awaitRecovery(ctx); err != nil {
 		return err
 	}
-	m.mu.Lock()
-	p, ok := m.pods[podUID]
+	m.entries.Lock()
+	p, ok := m.entries.pods[podUID]
 	if !ok || p.pod == nil {
-		m.mu.Unlock()
+		m.entries.Unlock()
 		return ErrUnknownPod
 	}
 	expected := expectationOf(p)
 	pod := p.pod
-	m.mu.Unlock()
+	m.entries.Unlock()
 	err := m.await(ctx, podUID, func(p *podState) (bool, error) {
 		if p == nil || !p.wanted {
 			return true, ErrWithdrawn
@@ -102,7 +102,7 @@ func (m *Manager) TearDownPod(ctx context.Context, podUID types.UID) error {
 	if err := volume.CheckPathSegment("pod UID", string(podUID)); err != nil {
 		return err
 	}
-	if err := m.waitForRun(ctx); err != nil {
+	if err := m.life.WaitForRun(ctx); err != nil {
 		return err
 	}
 	expected, known := m.deleted(podUID)
@@ -152,12 +152,10 @@ func (m *Manager) awaitRecovery(ctx context.Context) error {
 	if err == nil || errors.Is(err, ErrStopped) {
 		return err
 	}
-	select {
-	case <-m.ready:
+	if m.life.HasRecovered() {
 		return nil
-	default:
-		return &RecoveryError{RootDir: m.host.RootDir, Cause: err}
 	}
+	return &RecoveryError{RootDir: m.host.RootDir, Cause: err}
 }
 
 // await waits until done says so of the pod, which is nil once nothing is known
@@ -172,16 +170,16 @@ func (m *Manager) await(ctx context.Context, podUID types.UID, done func(*podSta
 		case <-changed:
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-m.stopped:
+		case <-m.life.Stopped():
 			return ErrStopped
 		}
 	}
 }
 
 func (m *Manager) check(podUID types.UID, done func(*podState) (bool, error)) (changed <-chan struct{}, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	p := m.pods[podUID]
+	m.entries.Lock()
+	defer m.entries.Unlock()
+	p := m.entries.pods[podUID]
 	if ok, err := done(p); ok || err != nil || p == nil {
 		return nil, err
 	}
@@ -209,23 +207,23 @@ func expectationOf(p *podState) expectation {
 }
 
 func (m *Manager) declared(pod *v1.Pod) (expectation, error) {
-	misunderstood := m.checkByPlugins(pod)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.stopping {
+	misunderstood := checkByPlugins(m.config.Plugins, pod)
+	m.entries.Lock()
+	defer m.entries.Unlock()
+	if m.life.IsStopped() {
 		return expectation{}, ErrStopped
 	}
-	if misunderstood != nil && m.isNew(pod.UID) {
+	if misunderstood != nil && m.desired.isNew(pod.UID) {
 		return expectation{}, misunderstood
 	}
-	return expectationOf(m.declare(pod)), nil
+	return expectationOf(m.desired.declare(pod)), nil
 }
 
 func (m *Manager) deleted(podUID types.UID) (g expectation, known bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.deletePod(podUID, true)
-	p, ok := m.pods[podUID]
+	m.entries.Lock()
+	defer m.entries.Unlock()
+	m.desired.deletePod(podUID, true)
+	p, ok := m.entries.pods[podUID]
 	if !ok {
 		return expectation{}, false
 	}
@@ -375,14 +373,14 @@ func (p *PodVolumes) failed(err error) *PodVolumes {
 // error where it was not to the end.
 func (m *Manager) volumesOf(pod *v1.Pod, ended error) *PodVolumes {
 	result := pendingVolumes(pod)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	p, ok := m.pods[pod.UID]
+	m.entries.Lock()
+	defer m.entries.Unlock()
+	p, ok := m.entries.pods[pod.UID]
 	if !ok {
 		return result.failed(ended)
 	}
 	for _, s := range p.volumes {
-		for _, row := range m.rows(s) {
+		for _, row := range m.status.rows(s) {
 			i := slices.IndexFunc(result.Volumes, func(v VolumeStatus) bool { return v.Volume == row.Volume })
 			if i < 0 {
 				continue
@@ -410,14 +408,14 @@ func (p *PodVolumes) mounted() bool {
 
 // remains returns a pod's remaining volumes.
 func (m *Manager) remains(podUID types.UID, ended error) *PodVolumes {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.entries.Lock()
+	defer m.entries.Unlock()
 	result := &PodVolumes{PodUID: podUID}
-	p, ok := m.pods[podUID]
+	p, ok := m.entries.pods[podUID]
 	if !ok {
 		return result
 	}
-	result.Pod, result.Volumes = p.name, m.sortedRows(slices.Values(p.volumes))
+	result.Pod, result.Volumes = p.name, m.status.sortedRows(slices.Values(p.volumes))
 	for i, row := range result.Volumes {
 		if ended != nil {
 			result.Volumes[i] = pending(row, ended, m.goneBefore(p))

@@ -9,6 +9,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/pathin"
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/selinux"
 )
 
@@ -44,6 +45,25 @@ func ReadMounts(rootDir string, mounter mount.Interface) (Mounts, error) {
 	m, err := NewMounts(rootDir, table.Of(mounter))
 	m.Mounter = mounter
 	return m, err
+}
+
+// IsMountPoint reports whether something is mounted just at a path, by the mount table that
+// the mounter sees. Nothing is at the empty path.
+func IsMountPoint(mounter mount.Interface, path string) (bool, error) {
+	if path == "" {
+		return false, nil
+	}
+	_, mounted, err := table.Of(mounter).At(path)
+	return mounted, err
+}
+
+// IsOwnMountPoint reports whether a volume's path is a mount point of its own. A
+// path outside the pods' directories, a hostPath's, is not podvol's.
+func IsOwnMountPoint(host *volume.Host, path string) (bool, error) {
+	if !pathin.Strictly(PodsDir(host.RootDir), path) {
+		return false, nil
+	}
+	return IsMountPoint(host.Mounter, path)
 }
 
 // NewMounts picks the mounts below a root directory out of a mount table.

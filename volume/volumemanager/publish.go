@@ -1,0 +1,222 @@
+package volumemanager
+
+import (
+	"errors"
+	"iter"
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
+)
+
+// publisher tells of the volumes' states: in rows, to subscribers, and to the calls that wait.
+// It belongs to the entries, whose lock its callers hold.
+type publisher struct {
+	plugins  *volume.VolumePluginMgr
+	devices  *devices.Table
+	nodeName string
+	watchers map[*watcher]struct{}
+	claims   claimIndex
+}
+
+// rows are the status of a directory's volumes, as far as it says it itself.
+func (s *podVolume) rows() []VolumeStatus {
+	r := s.describe()
+	row := VolumeStatus{
+		Pod: s.pod.name, PodUID: s.pod.uid, NodeName: r.NodeName, Plugin: r.Plugin, Source: r.Source, PersistentVolume: persistentVolumeOf(r), Claim: claimOf(r), Path: r.Path, Device: deviceNodeOf(r),
+		State: s.state, Since: s.since, Duration: s.took, Wanted: (s.wanted || s.unused) && s.pod.wanted,
+		Found:    s.actual.isFound(),
+		Failures: s.failures, NextRetry: s.retryAt,
+	}
+	if s.doing != opNone {
+		row.Operation, row.Began = s.doing.String(), s.began
+	}
+	if s.progress != nil {
+		row.Progress = *s.progress
+	}
+	if s.ended != opRelease {
+		row.Ended = s.ended.String()
+	}
+	rows := make([]VolumeStatus, len(s.names))
+	for i, name := range s.names {
+		rows[i] = row
+		if s.isOthers(name) {
+			rows[i].withoutPlace()
+		}
+		rows[i].Volume = name
+		rows[i].Err = s.errorOf(name)
+	}
+	return rows
+}
+
+// isOthers reports whether the mount was made for other volumes, which this one
+// was declared to be the same as.
+func (s *podVolume) isOthers(name string) bool {
+	r := s.actual.record
+	return r != nil && !r.Rebuilt && s.err != nil && !slices.Contains(r.Volumes, name)
+}
+
+// withoutPlace leaves out the place of a mounted volume.
+func (s *VolumeStatus) withoutPlace() {
+	s.Source, s.PersistentVolume, s.Claim, s.Path, s.Device = "", "", types.NamespacedName{}, "", ""
+	if s.State == StateMounted {
+		s.State = StateFailed
+	}
+}
+
+// errorOf is the volume's last error, in the name of one of its volumes.
+func (s *podVolume) errorOf(name string) error {
+	err := s.err
+	if u := s.actual.unreadable; u != nil && !errors.Is(err, error(u)) {
+		err = errors.Join(u, err) // whatever else has failed since
+	}
+	if err == nil {
+		return nil
+	}
+	op := "SetUp"
+	if (s.state == StateFailed || s.state == StateDetached) && !(s.wanted && s.pod.wanted) {
+		op = "TearDown"
+	}
+	r := s.describe()
+	return wrap(&mountrecord.Record{Plugin: r.Plugin, Pod: s.pod.name, PodUID: s.pod.uid}, name, op, err)
+}
+
+// publish tells the subscribers and those that wait. The caller holds the
+// lock.
+func (p *publisher) publish(s *podVolume) {
+	for _, row := range p.rows(s) {
+		p.notify(row)
+	}
+	s.pod.announce()
+}
+
+// note notes which claim a volume's rows name now, see [claimIndex].
+func (p *publisher) note(s *podVolume) { p.claims.note(s) }
+
+// show has the volume's rows say what was found about it, though it may have no record yet.
+func (p *publisher) show(s *podVolume, found *mountrecord.Record) {
+	s.shown = found
+	p.note(s)
+	p.publish(s)
+}
+
+// watcher makes a function comparable.
+type watcher struct{ f func(VolumeStatus) }
+
+// notify tells the subscribers. The caller holds the lock, so that statuses
+// reach them in order, and none after stop.
+func (p *publisher) notify(status VolumeStatus) {
+	for watcher := range p.watchers {
+		watcher.f(status)
+	}
+}
+
+// rows are the status of a directory's volumes, with the state of their server and of their
+// attachment. The caller holds the lock.
+func (p *publisher) rows(s *podVolume) []VolumeStatus {
+	rows := s.rows()
+	trouble := p.attachmentTrouble(s)
+	health := p.healthOf(s)
+	for i := range rows {
+		rows[i].Server, rows[i].Attachment = health, trouble
+	}
+	return rows
+}
+
+// sortedRows are the rows of several directories, by pod and volume. The caller holds the lock.
+func (p *publisher) sortedRows(volumes iter.Seq[*podVolume]) (all []VolumeStatus) {
+	for s := range volumes {
+		all = append(all, p.rows(s)...)
+	}
+	slices.SortFunc(all, compareStatus)
+	return all
+}
+
+// healthOf is what the plugin knows of the volume's server; zero: it keeps no
+// book, or it is not known yet which plugin and server it is.
+func (p *publisher) healthOf(s *podVolume) volume.SourceHealth {
+	r := s.describe()
+	if r.Plugin == "" || r.InlineVolume == nil && r.PersistentVolume == nil {
+		return volume.SourceHealth{}
+	}
+	plugin, err := p.plugins.FindPluginByName(r.Plugin)
+	if err != nil {
+		return volume.SourceHealth{}
+	}
+	health, _ := volume.HealthOf(plugin, r.Spec())
+	return health
+}
+
+// claimIndex finds the volumes whose rows name a claim, so that a look-up costs
+// what it finds and not the size of the node.
+type claimIndex map[types.NamespacedName]map[*podVolume]struct{}
+
+// note notes which claim a volume's rows name now. It must be called after each
+// change of what they are made of. The caller holds the lock.
+func (c claimIndex) note(s *podVolume) {
+	var claim types.NamespacedName
+	if slices.Contains(s.pod.volumes, s) {
+		claim = claimOf(s.describe())
+	}
+	if claim == s.claim {
+		return
+	}
+	delete(c[s.claim], s)
+	if len(c[s.claim]) == 0 {
+		delete(c, s.claim)
+	}
+	if s.claim = claim; claim.Name == "" {
+		return
+	}
+	if c[claim] == nil {
+		c[claim] = make(map[*podVolume]struct{})
+	}
+	c[claim][s] = struct{}{}
+}
+
+// Subscribe calls f with each new status of a volume until stop is called. f
+// must not block and must not call the manager. After stop returns, f is not
+// called any more; stop must not be called from within f.
+func (m *Manager) Subscribe(f func(VolumeStatus)) (stop func()) {
+	subscriber := &watcher{f}
+	m.entries.Lock()
+	defer m.entries.Unlock()
+	m.status.watchers[subscriber] = struct{}{}
+	return func() {
+		m.entries.Lock()
+		defer m.entries.Unlock()
+		delete(m.status.watchers, subscriber)
+	}
+}
+
+// Explain returns the status of every volume that is wanted, mounted, being
+// worked on, failed or recorded, ordered by pod and volume. While
+// [Manager.Damaged] returns an error there may be more.
+func (m *Manager) Explain() []VolumeStatus {
+	m.entries.Lock()
+	defer m.entries.Unlock()
+	return m.status.sortedRows(m.entries.volumes())
+}
+
+// ExplainClaim returns the rows of [Manager.Explain] whose Claim is the given
+// one, in its order. Its cost grows with their number only.
+func (m *Manager) ExplainClaim(claim types.NamespacedName) []VolumeStatus {
+	m.entries.Lock()
+	defer m.entries.Unlock()
+	return m.status.sortedRows(maps.Keys(m.status.claims[claim]))
+}
+
+// ExplainPod returns the given pod's rows of [Manager.Explain], in its order. Its
+// cost grows with their number only.
+func (m *Manager) ExplainPod(podUID types.UID) []VolumeStatus {
+	m.entries.Lock()
+	defer m.entries.Unlock()
+	if p := m.entries.pods[podUID]; p != nil {
+		return m.status.sortedRows(slices.Values(p.volumes))
+	}
+	return nil
+}
