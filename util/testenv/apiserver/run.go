@@ -2,8 +2,9 @@ package apiserver
 
 import (
 	"os"
-	"path/filepath"
 	"testing"
+
+	"github.com/podvol/podvol/util/testenv/kubecluster"
 )
 
 // assetsVar names the directory of the binaries, as for envtest.
@@ -34,27 +35,19 @@ func Run(t *testing.T, config Config, f func(t *testing.T, s *Server)) {
 // launch returns a server that is ready.
 func launch(t *testing.T, assets string, config Config) *Server {
 	t.Helper()
-	dir := t.TempDir()
-	ca, err := newAuthority()
+	port, err := kubecluster.ReservePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	port, err := reservePort()
+	t.Cleanup(port.Release)
+	plane, err := kubecluster.New(kubecluster.Config{Assets: assets, Dir: t.TempDir(), Port: port.Number, Flags: config.Flags})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(port.release)
-	s := &Server{ca: ca, port: port.number, etcd: etcd(assets, dir)}
-	if s.api, err = kubeAPIServer(assets, dir, ca, port.number, config.Flags); err != nil {
-		t.Fatal(err)
-	}
+	s := &Server{plane: plane}
 	t.Cleanup(func() { s.end(t) })
-	if err := s.etcd.start(); err != nil {
-		t.Fatal(err)
+	if err := plane.Start(t.Context()); err != nil {
+		t.Fatalf("%v (%s must name a directory with the programs)", err, assetsVar)
 	}
-	if err := s.etcd.await(t.Context(), accepts(filepath.Join(dir, etcdSocket))); err != nil {
-		t.Fatal(err)
-	}
-	s.Start(t)
 	return s
 }

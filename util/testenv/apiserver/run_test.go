@@ -13,7 +13,10 @@ import (
 	"testing"
 
 	"github.com/podvol/podvol/util/testenv/apiserver"
+	"github.com/podvol/podvol/util/testenv/noleak"
 )
+
+func TestMain(m *testing.M) { noleak.Main(m) }
 
 // kubeconfig is what a test reads of one.
 type kubeconfig struct {

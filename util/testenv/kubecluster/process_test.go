@@ -1,4 +1,4 @@
-package apiserver
+package kubecluster
 
 import (
 	"bufio"
@@ -19,12 +19,12 @@ import (
 func TestMain(m *testing.M) { noleak.Main(m) }
 
 // parentVar makes this process the one that is killed.
-const parentVar = "APISERVER_PARENT"
+const parentVar = "KUBECLUSTER_PARENT"
 
 func TestProcessesDieWithAKilledTest(t *testing.T) {
 	if os.Getenv(parentVar) != "" {
-		p := &process{name: "sleep", path: "/bin/sleep", dir: t.TempDir(), args: []string{"600"}}
-		if err := p.start(); err != nil {
+		p := &Process{Name: "sleep", Path: "/bin/sleep", Dir: t.TempDir(), Args: []string{"600"}}
+		if err := p.Start(); err != nil {
 			t.Fatal(err)
 		}
 		fmt.Println("child", p.cmd.Process.Pid)
@@ -70,12 +70,12 @@ func TestProcessesDieWithAKilledTest(t *testing.T) {
 }
 
 func TestAReservedPortIsFreeForWhoSharesIt(t *testing.T) {
-	p, err := reservePort()
+	p, err := ReservePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.release()
-	address := fmt.Sprintf("127.0.0.1:%d", p.number)
+	defer p.Release()
+	address := fmt.Sprintf("127.0.0.1:%d", p.Number)
 	if other, err := net.Listen("tcp", address); err == nil {
 		other.Close()
 		t.Errorf("%s can be taken by anyone", address)
@@ -103,7 +103,7 @@ func TestAReservedPortIsFreeForWhoSharesIt(t *testing.T) {
 }
 
 func TestTheTailOfALog(t *testing.T) {
-	p := &process{name: "x", dir: t.TempDir()}
+	p := &Process{Name: "x", Dir: t.TempDir()}
 	var said strings.Builder
 	for i := range 100 {
 		fmt.Fprintf(&said, "line %d\n", i)
@@ -111,14 +111,14 @@ func TestTheTailOfALog(t *testing.T) {
 	if err := os.WriteFile(p.log(), []byte(said.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	lines := strings.Split(strings.TrimSpace(string(p.tail())), "\n")
+	lines := strings.Split(strings.TrimSpace(string(p.Tail())), "\n")
 	if len(lines) != tailLines || lines[0] != "line 40" || lines[tailLines-1] != "line 99" {
 		t.Errorf("%d lines, from %q to %q", len(lines), lines[0], lines[len(lines)-1])
 	}
 	if err := os.WriteFile(p.log(), []byte("short"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := string(p.tail()); got != "short" {
+	if got := string(p.Tail()); got != "short" {
 		t.Errorf("the tail is %q", got)
 	}
 }

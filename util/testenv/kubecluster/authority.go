@@ -1,4 +1,4 @@
-package apiserver
+package kubecluster
 
 import (
 	"crypto/ecdsa"
@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// authority signs the certificates of one server and its users.
+// authority signs the certificates of one cluster's servers and users.
 type authority struct {
 	certificate []byte // PEM
 	parsed      *x509.Certificate
 	key         key
 }
 
-// pair is a certificate and its key, as PEM.
-type pair struct{ certificate, key []byte }
+// Pair is a certificate and its key, as PEM.
+type Pair struct{ Certificate, Key []byte }
 
 type key struct {
 	*ecdsa.PrivateKey
@@ -79,25 +79,25 @@ func (a *authority) pool() *x509.CertPool {
 	return pool
 }
 
-func (a *authority) issue(template *x509.Certificate, usage x509.ExtKeyUsage) (pair, error) {
+func (a *authority) issue(template *x509.Certificate, usage x509.ExtKeyUsage) (Pair, error) {
 	k, err := newKey()
 	if err != nil {
-		return pair{}, err
+		return Pair{}, err
 	}
 	template.KeyUsage, template.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{usage}
 	certificate, err := a.sign(template, k)
-	return pair{certificate: certificate, key: k.pem}, err
+	return Pair{Certificate: certificate, Key: k.pem}, err
 }
 
-// server is the API server's own pair.
-func (a *authority) server() (pair, error) {
-	template := lasting(pkix.Name{CommonName: "kube-apiserver"})
-	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+// server is the pair of a server that is reached at addresses and by names.
+func (a *authority) server(name string, addresses []net.IP, names []string) (Pair, error) {
+	template := lasting(pkix.Name{CommonName: name})
+	template.IPAddresses, template.DNSNames = addresses, names
 	return a.issue(template, x509.ExtKeyUsageServerAuth)
 }
 
 // client is a user's: the common name is who it is, the organizations are its
 // groups.
-func (a *authority) client(user string, groups []string) (pair, error) {
+func (a *authority) client(user string, groups []string) (Pair, error) {
 	return a.issue(lasting(pkix.Name{CommonName: user, Organization: groups}), x509.ExtKeyUsageClientAuth)
 }
