@@ -1,0 +1,28 @@
+// Command pause is the only process of a pod's sandbox in tests: it keeps the pod's
+// namespaces, and reaps the processes that containers leave where they share its PID
+// namespace. SIGINT and SIGTERM end it.
+package main
+
+import (
+	"os"
+	"os/signal"
+
+	"golang.org/x/sys/unix"
+)
+
+func main() {
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, unix.SIGINT, unix.SIGTERM, unix.SIGCHLD)
+	for s := range told {
+		if s != unix.SIGCHLD {
+			return
+		}
+		for {
+			if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); err == unix.EINTR {
+				continue
+			} else if pid <= 0 {
+				break
+			}
+		}
+	}
+}
