@@ -238,7 +238,7 @@ func (a *Agent) discover(ctx context.Context, classes []localdiscovery.Class, cl
 		return nil
 	}
 	mounts := table.Kernel()
-	d := &localdiscovery.Discoverer{Objects: claims.Objects(), Mounts: mounts, NodeName: a.config.NodeName, Classes: classes, Logger: a.config.Logger}
+	d := &localdiscovery.Discoverer{Objects: claims.cluster.Objects(), Mounts: mounts, NodeName: a.config.NodeName, Classes: classes, Logger: a.config.Logger}
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {

@@ -22,7 +22,7 @@ import (
 // claims are the cluster's part of this machine while an agent keeps it: claims,
 // their volumes, and the controllers that make and reclaim these.
 type claims struct {
-	*embedded.Cluster
+	cluster *embedded.Cluster
 	// changed has a value after a change that pods may wait for. news has the
 	// change.
 	changed chan struct{}
@@ -45,7 +45,7 @@ func openClaims(ctx context.Context, config standalone.ClaimsConfig, restart str
 		c.tell(volume.NewObjectRef("PersistentVolumeClaim", claim.Namespace, claim.Name))
 	}
 	cluster, err := standalone.OpenClaims(ctx, config)
-	c.Cluster = cluster
+	c.cluster = cluster
 	if damaged, ok := errors.AsType[*persisted.DamagedError](err); ok {
 		err = c.openWithout(ctx, config, &withoutClaimsError{damaged, restart})
 	} else if errors.Is(err, standalone.ErrClaimsLost) {
@@ -55,7 +55,7 @@ func openClaims(ctx context.Context, config standalone.ClaimsConfig, restart str
 		return nil, errors.Join(err, c.removeDir())
 	}
 	for _, kind := range []string{"PersistentVolumeClaim", "PersistentVolume", "StorageClass", "Node", "Pod"} {
-		c.stops = append(c.stops, c.Objects().WatchKind(kind, c.tell))
+		c.stops = append(c.stops, c.cluster.Objects().WatchKind(kind, c.tell))
 	}
 	return c, nil
 }
@@ -74,7 +74,7 @@ func (c *claims) start(ctx context.Context) {
 	if c.ended != nil {
 		return
 	}
-	c.ended, c.end = standalone.InBackground(ctx, c.Run)
+	c.ended, c.end = standalone.InBackground(ctx, c.cluster.Run)
 }
 
 // stop ends the work that start began, and releases the claims and volumes.
@@ -83,7 +83,7 @@ func (c *claims) stop() error {
 		stop()
 	}
 	err := c.end()
-	if closeErr := c.Close(); err == nil {
+	if closeErr := c.cluster.Close(); err == nil {
 		err = closeErr
 	}
 	return errors.Join(err, c.removeDir())
@@ -134,7 +134,7 @@ func (c *claims) openWithout(ctx context.Context, config standalone.ClaimsConfig
 	c.removeDir = func() error { return removetree.Remove(context.Background(), filepath.Dir(dir), filepath.Base(dir)) }
 	config.Dir = filepath.Join(dir, "claims")
 	c.without = without
-	c.Cluster, err = standalone.OpenClaims(ctx, config)
+	c.cluster, err = standalone.OpenClaims(ctx, config)
 	return err
 }
 
@@ -142,7 +142,7 @@ func (c *claims) openWithout(ctx context.Context, config standalone.ClaimsConfig
 // and volumes.
 func (c *claims) Apply(ctx context.Context, declared ...metav1.Object) error {
 	if c.without == nil {
-		return c.Cluster.Apply(ctx, declared...)
+		return c.cluster.Apply(ctx, declared...)
 	}
 	var others []metav1.Object
 	for _, object := range declared {
@@ -152,7 +152,7 @@ func (c *claims) Apply(ctx context.Context, declared ...metav1.Object) error {
 			others = append(others, object)
 		}
 	}
-	return c.Cluster.Apply(ctx, others...)
+	return c.cluster.Apply(ctx, others...)
 }
 
 // Place calls the cluster's Place. If claims are not served, it does so for pods
@@ -161,20 +161,20 @@ func (c *claims) Place(ctx context.Context, pod *v1.Pod) error {
 	if c.without != nil && standalone.UsesClaims([]*v1.Pod{pod}) {
 		return c.without
 	}
-	return c.Cluster.Place(ctx, pod)
+	return c.cluster.Place(ctx, pod)
 }
 
 // PodsComplete calls the cluster's PodsComplete, unless claims are not served.
 func (c *claims) PodsComplete() {
 	if c.without == nil {
-		c.Cluster.PodsComplete()
+		c.cluster.PodsComplete()
 	}
 }
 
 // Prune calls the cluster's Prune, unless claims are not served.
 func (c *claims) Prune(ctx context.Context, declared embedded.Declared) error {
 	if c.without == nil {
-		return c.Cluster.Prune(ctx, declared)
+		return c.cluster.Prune(ctx, declared)
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func (k *keeper) forget(ctx context.Context, uid types.UID) {
 	if k.pods[uid] != nil {
 		return
 	}
-	if err := k.claims.PodGone(ctx, uid); err != nil && ctx.Err() == nil {
+	if err := k.claims.cluster.PodGone(ctx, uid); err != nil && ctx.Err() == nil {
 		k.say(fmt.Sprintf("the claims of the pod with UID %s count as used, though it is gone: %v", uid, err))
 	}
 	k.claims.tell(anotherPod) // which may have had claims that were never written down

@@ -128,7 +128,7 @@ func (m *manifestObjects) prune(ctx context.Context, want *manifestdir.Contents,
 		declared.StatefulSets = append(declared.StatefulSets, set)
 	}
 	failed := m.claims.Prune(ctx, declared)
-	left, err := m.claims.Undeclared(ctx, declared)
+	left, err := m.claims.cluster.Undeclared(ctx, declared)
 	if ctx.Err() != nil {
 		return false, false, context.Cause(ctx)
 	}

@@ -48,7 +48,7 @@ func (c *claims) awaited(ctx context.Context, w waitingPod) (refs []volume.Objec
 			refs = append(refs, anotherPod)
 		}
 		ref := volume.NewObjectRef("PersistentVolumeClaim", unbound.Claim.Namespace, unbound.Claim.Name)
-		claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, c.Objects(), ref)
+		claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, c.cluster.Objects(), ref)
 		switch {
 		case err == nil && claim.Spec.StorageClassName != nil:
 			refs = append(refs, freeOf(classOf(claim, *claim.Spec.StorageClassName)))
@@ -70,7 +70,7 @@ func (c *claims) concerned(ctx context.Context, changed map[volume.ObjectRef]boo
 		case "Pod":
 			refs = append(refs, anotherPod)
 		case "PersistentVolume":
-			pv, err := objects.Get[*v1.PersistentVolume](ctx, c.Objects(), ref)
+			pv, err := objects.Get[*v1.PersistentVolume](ctx, c.cluster.Objects(), ref)
 			switch {
 			case errors.Is(err, volume.ErrNotFound): // which is no pod's volume
 			case err != nil:

@@ -76,7 +76,7 @@ func newWaitingClaims(t *testing.T) waitingClaims {
 	taken := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "of-c7"}, Spec: v1.PersistentVolumeSpec{
 		StorageClassName: class, ClaimRef: &v1.ObjectReference{Namespace: "ops-test", Name: "c7"}}}
 	for _, o := range []metav1.Object{claim, free, taken} {
-		if _, err := s.Objects().Create(t.Context(), o); err != nil {
+		if _, err := s.cluster.Objects().Create(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -35,7 +35,7 @@ func (c *Cluster) Bind(ctx context.Context, pods ...*v1.Pod) error {
 			return err
 		}
 	}
-	b := &binding{Cluster: c, pods: c.placedFirst(ctx, onlyUsed(pods)), refused: make(map[*v1.Pod]error), tried: make(map[index.ClaimID]bool)}
+	b := &binding{cluster: c, pods: c.placedFirst(ctx, onlyUsed(pods)), refused: make(map[*v1.Pod]error), tried: make(map[index.ClaimID]bool)}
 	for {
 		if err := b.settle(ctx); err != nil && ctx.Err() == nil {
 			return err
@@ -53,7 +53,7 @@ func (c *Cluster) Bind(ctx context.Context, pods ...*v1.Pod) error {
 // all its claims are bound that a container uses. The error is a *[BindError], or
 // says that objects could not be read.
 func (c *Cluster) Place(ctx context.Context, pod *v1.Pod) error {
-	b := &binding{Cluster: c, pods: onlyUsed([]*v1.Pod{pod}), refused: make(map[*v1.Pod]error), tried: make(map[index.ClaimID]bool)}
+	b := &binding{cluster: c, pods: onlyUsed([]*v1.Pod{pod}), refused: make(map[*v1.Pod]error), tried: make(map[index.ClaimID]bool)}
 	b.place(ctx)
 	return b.report(ctx, nil)
 }
@@ -74,8 +74,8 @@ func onlyUsed(pods []*v1.Pod) []*v1.Pod {
 
 // binding is one call of Bind.
 type binding struct {
-	*Cluster
-	pods []*v1.Pod
+	cluster *Cluster
+	pods    []*v1.Pod
 	// refused are the pods that cannot be on the node, as seen last.
 	refused map[*v1.Pod]error
 	// tried are the claims for which a volume was to be made already: a failure
@@ -99,12 +99,12 @@ func (c *Cluster) placedFirst(ctx context.Context, pods []*v1.Pod) []*v1.Pod {
 // settle returns when all claims of the pods are bound or the controller has done
 // what there is to do.
 func (b *binding) settle(ctx context.Context) error {
-	changed, stop := b.watch(kindClaim)
+	changed, stop := b.cluster.watch(kindClaim)
 	defer stop()
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	idle := make(chan error, 1)
-	go func() { idle <- b.controller.Idle(waiting) }()
+	go func() { idle <- b.cluster.controller.Idle(waiting) }()
 	for {
 		if b.allBound(ctx) {
 			cancel()
@@ -132,11 +132,11 @@ func (b *binding) hasAll(ctx context.Context, pod *v1.Pod) bool {
 // the controller: they tell of a change once they have it, and the controller
 // notes later what it has written.
 func (b *binding) isBound(ctx context.Context, name types.NamespacedName) bool {
-	claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, b.objects, volume.NewObjectRef(kindClaim, name.Namespace, name.Name))
+	claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, b.cluster.objects, volume.NewObjectRef(kindClaim, name.Namespace, name.Name))
 	if err != nil {
 		return false
 	}
-	pv, err := objects.Get[*v1.PersistentVolume](ctx, b.objects, volume.NewObjectRef(kindVolume, "", claim.Spec.VolumeName))
+	pv, err := objects.Get[*v1.PersistentVolume](ctx, b.cluster.objects, volume.NewObjectRef(kindVolume, "", claim.Spec.VolumeName))
 	return err == nil && claimbinding.Check(claim, pv) == nil
 }
 
@@ -154,7 +154,7 @@ func (b *binding) place(ctx context.Context) (progress bool) {
 // placePod places one pod, and reports whether that has begun anything.
 func (b *binding) placePod(ctx context.Context, pod *v1.Pod) (begun bool, err error) {
 	// Two pods that want what only one can have are placed one after the other.
-	unlock, err := b.placing.Lock(ctx, struct{}{})
+	unlock, err := b.cluster.placing.Lock(ctx, struct{}{})
 	if err != nil {
 		return false, err
 	}
@@ -170,7 +170,7 @@ func (b *binding) placePod(ctx context.Context, pod *v1.Pod) (begun bool, err er
 }
 
 func (b *binding) tryPlace(ctx context.Context, pod *v1.Pod) (begun bool, err error) {
-	node, err := objects.Get[*v1.Node](ctx, b.objects, b.nodeRef())
+	node, err := objects.Get[*v1.Node](ctx, b.cluster.objects, b.cluster.nodeRef())
 	if err != nil {
 		return false, err
 	}
@@ -178,10 +178,10 @@ func (b *binding) tryPlace(ctx context.Context, pod *v1.Pod) (begun bool, err er
 	if err != nil {
 		return false, err
 	}
-	if err := b.checkUsers(ctx, pod, mounted); err != nil {
+	if err := b.cluster.checkUsers(ctx, pod, mounted); err != nil {
 		return false, err
 	}
-	p, err := b.controller.Place(ctx, b.withoutDeleted(ctx, pod, mounted), []*v1.Node{node})
+	p, err := b.cluster.controller.Place(ctx, b.withoutDeleted(ctx, pod, mounted), []*v1.Node{node})
 	if err != nil {
 		return false, err
 	}
@@ -207,7 +207,7 @@ func (b *binding) mountedForPlacing(ctx context.Context, pod *v1.Pod) ([]Mounted
 		sole []types.NamespacedName
 	)
 	for _, name := range claimsOf(pod) {
-		claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, b.objects, volume.NewObjectRef(kindClaim, name.Namespace, name.Name))
+		claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, b.cluster.objects, volume.NewObjectRef(kindClaim, name.Namespace, name.Name))
 		if err != nil {
 			continue // which others say
 		}
@@ -218,7 +218,7 @@ func (b *binding) mountedForPlacing(ctx context.Context, pod *v1.Pod) ([]Mounted
 			own = pod.UID
 		}
 	}
-	return b.mountedOf(ctx, own, sole...)
+	return b.cluster.mountedOf(ctx, own, sole...)
 }
 
 func isForOnePod(claim *v1.PersistentVolumeClaim) bool {
@@ -233,7 +233,7 @@ func (b *binding) withoutDeleted(ctx context.Context, pod *v1.Pod, mounted []Mou
 		if name.Name == "" || !slices.ContainsFunc(mounted, func(m Mounted) bool { return m.PodUID == pod.UID && m.Claim == name }) {
 			return false
 		}
-		claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, b.objects, volume.NewObjectRef(kindClaim, name.Namespace, name.Name))
+		claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, b.cluster.objects, volume.NewObjectRef(kindClaim, name.Namespace, name.Name))
 		return err == nil && claim.DeletionTimestamp != nil && hasMounted(mounted, pod.UID, name, claim.Spec.VolumeName)
 	}
 	if !slices.ContainsFunc(pod.Spec.Volumes, kept) {
@@ -251,21 +251,21 @@ func (b *binding) settleOn(ctx context.Context, pod *v1.Pod) error {
 		return nil
 	}
 	return retry.Do(ctx, objects.ErrConflict, func() error {
-		stored, err := objects.Get[*v1.Pod](ctx, b.objects, refOf(pod))
+		stored, err := objects.Get[*v1.Pod](ctx, b.cluster.objects, refOf(pod))
 		if err != nil {
 			return err
 		}
 		next, used := stored.DeepCopy(), claimsOf(stored)
-		next.Spec.NodeName = b.nodeName
+		next.Spec.NodeName = b.cluster.nodeName
 		for i := range pod.Spec.Volumes {
 			if v := &pod.Spec.Volumes[i]; v.PersistentVolumeClaim != nil && !slices.Contains(used, claimOfVolume(pod, v)) {
 				next.Spec.Volumes = append(next.Spec.Volumes, *v.DeepCopy())
 			}
 		}
-		if stored.Spec.NodeName == b.nodeName && len(next.Spec.Volumes) == len(stored.Spec.Volumes) {
+		if stored.Spec.NodeName == b.cluster.nodeName && len(next.Spec.Volumes) == len(stored.Spec.Volumes) {
 			return nil
 		}
-		_, err = b.objects.Update(ctx, next)
+		_, err = b.cluster.objects.Update(ctx, next)
 		return err
 	})
 }
@@ -306,7 +306,7 @@ func (b *binding) report(ctx context.Context, ended error) error {
 		}
 		for _, claim := range claimsOf(pod) {
 			err := b.whyNot(ctx, claim, refused, about)
-			b.reasons.placing(claim, refOf(pod), err)
+			b.cluster.reasons.placing(claim, refOf(pod), err)
 			if err != nil {
 				failed.Unbound = append(failed.Unbound, &UnboundClaim{Pod: volume.NewObjectRef(kindPod, pod.Namespace, pod.Name).NamespacedName, PodUID: pod.UID, Claim: claim, Err: err})
 			}
@@ -331,7 +331,7 @@ func causeOf(e *persistentvolume.PlacementError) (types.NamespacedName, error) {
 func (b *binding) whyNot(ctx context.Context, claim types.NamespacedName, refused error, about types.NamespacedName) error {
 	var err error
 	if !b.isBound(context.WithoutCancel(ctx), claim) {
-		err = b.controller.Explain(claim)
+		err = b.cluster.controller.Explain(claim)
 	}
 	waits := errors.Is(err, index.ErrWaitsForConsumer)
 	switch {
@@ -344,5 +344,5 @@ func (b *binding) whyNot(ctx context.Context, claim types.NamespacedName, refuse
 	if _, told := errors.AsType[*index.UnboundError](err); err != nil && !told {
 		err = &index.UnboundError{Claim: claim, Err: err}
 	}
-	return b.withClass(ctx, claim, err)
+	return b.cluster.withClass(ctx, claim, err)
 }

@@ -34,14 +34,14 @@ type Declared struct {
 
 // pruning is one look for objects that are declared no more.
 type pruning struct {
-	*Cluster
+	cluster *Cluster
 	// kept are the objects that stay; sets the StatefulSets that are declared.
 	kept map[volume.ObjectRef]bool
 	sets []types.NamespacedName
 }
 
 func (c *Cluster) newPruning(declared Declared) *pruning {
-	p := &pruning{Cluster: c, kept: make(map[volume.ObjectRef]bool, len(declared.Objects)), sets: declared.StatefulSets}
+	p := &pruning{cluster: c, kept: make(map[volume.ObjectRef]bool, len(declared.Objects)), sets: declared.StatefulSets}
 	for _, object := range declared.Objects {
 		p.kept[refOf(object)] = true
 	}
@@ -113,7 +113,7 @@ func (c *Cluster) Prune(ctx context.Context, declared Declared) error {
 
 // undeclared returns the claims and volumes that are to be deleted, in order.
 func (p *pruning) undeclared(ctx context.Context) (refs []volume.ObjectRef, err error) {
-	claims, err := objects.List[*v1.PersistentVolumeClaim](ctx, p.objects, kindClaim, metav1.NamespaceAll)
+	claims, err := objects.List[*v1.PersistentVolumeClaim](ctx, p.cluster.objects, kindClaim, metav1.NamespaceAll)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func (p *pruning) undeclared(ctx context.Context) (refs []volume.ObjectRef, err 
 			refs = append(refs, refOf(claim))
 		}
 	}
-	volumes, err := objects.List[*v1.PersistentVolume](ctx, p.objects, kindVolume, metav1.NamespaceAll)
+	volumes, err := objects.List[*v1.PersistentVolume](ctx, p.cluster.objects, kindVolume, metav1.NamespaceAll)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +136,7 @@ func (p *pruning) undeclared(ctx context.Context) (refs []volume.ObjectRef, err 
 }
 
 func (p *pruning) claims(ctx context.Context) error {
-	claims, err := objects.List[*v1.PersistentVolumeClaim](ctx, p.objects, kindClaim, metav1.NamespaceAll)
+	claims, err := objects.List[*v1.PersistentVolumeClaim](ctx, p.cluster.objects, kindClaim, metav1.NamespaceAll)
 	errs := []error{err}
 	for _, claim := range claims {
 		errs = append(errs, p.delete(ctx, claim, func(now metav1.Object) bool {
@@ -152,7 +152,7 @@ func (p *pruning) takesClaim(claim *v1.PersistentVolumeClaim) bool {
 }
 
 func (p *pruning) volumes(ctx context.Context) error {
-	volumes, err := objects.List[*v1.PersistentVolume](ctx, p.objects, kindVolume, metav1.NamespaceAll)
+	volumes, err := objects.List[*v1.PersistentVolume](ctx, p.cluster.objects, kindVolume, metav1.NamespaceAll)
 	errs := []error{err}
 	for _, pv := range volumes {
 		errs = append(errs, p.delete(ctx, pv, func(now metav1.Object) bool { return p.takesVolume(now.(*v1.PersistentVolume)) }))
@@ -167,7 +167,7 @@ func (p *pruning) takesVolume(pv *v1.PersistentVolume) bool {
 // takes reports whether an object was applied, by this manager, and is
 // declared no more.
 func (p *pruning) takes(object metav1.Object) bool {
-	return object.GetAnnotations()[appliedBy] == p.manager && object.GetDeletionTimestamp() == nil && !p.kept[refOf(object)]
+	return object.GetAnnotations()[appliedBy] == p.cluster.manager && object.GetDeletionTimestamp() == nil && !p.kept[refOf(object)]
 }
 
 // delete deletes an object if it may go, in the version of which that is said.
@@ -177,14 +177,14 @@ func (p *pruning) delete(ctx context.Context, object metav1.Object, mayGo func(m
 		if !mayGo(object) {
 			return nil
 		}
-		if _, err := p.allMounted(ctx); err != nil {
+		if _, err := p.cluster.allMounted(ctx); err != nil {
 			return fmt.Errorf("nobody can tell whether it is mounted here, so it counts as used: %w", err)
 		}
-		err := p.objects.Delete(ctx, ref, objects.Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
+		err := p.cluster.objects.Delete(ctx, ref, objects.Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
 		if !errors.Is(err, objects.ErrConflict) {
 			return err
 		}
-		changed, getErr := p.objects.Get(ctx, ref)
+		changed, getErr := p.cluster.objects.Get(ctx, ref)
 		if getErr != nil {
 			return getErr
 		}
@@ -201,9 +201,9 @@ func (p *pruning) others(ctx context.Context) error {
 	var errs []error
 	for _, ref := range p.unwanted() {
 		var err error
-		if ref == p.nodeRef() {
-			_, err = p.applyPlain(ctx, ref, p.defaultNode())
-		} else if err = p.objects.Delete(ctx, ref, objects.Preconditions{}); errors.Is(err, volume.ErrNotFound) {
+		if ref == p.cluster.nodeRef() {
+			_, err = p.cluster.applyPlain(ctx, ref, p.cluster.defaultNode())
+		} else if err = p.cluster.objects.Delete(ctx, ref, objects.Preconditions{}); errors.Is(err, volume.ErrNotFound) {
 			err = nil
 		}
 		if err != nil {
@@ -216,16 +216,16 @@ func (p *pruning) others(ctx context.Context) error {
 // unwanted returns the objects in memory that are declared no more, and forgets
 // them and objects to be made anew.
 func (p *pruning) unwanted() (refs []volume.ObjectRef) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for ref := range p.later {
+	p.cluster.mu.Lock()
+	defer p.cluster.mu.Unlock()
+	for ref := range p.cluster.later {
 		if !p.kept[ref] {
-			delete(p.later, ref)
+			delete(p.cluster.later, ref)
 		}
 	}
-	for ref := range p.plain {
+	for ref := range p.cluster.plain {
 		if !p.kept[ref] {
-			delete(p.plain, ref)
+			delete(p.cluster.plain, ref)
 			refs = append(refs, ref)
 		}
 	}
