@@ -13,11 +13,24 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/reservation"
 )
 
 // binder is the [role] of a controller that does everything.
 type binder struct {
-	*cluster
+	cluster    *cluster
+	writer     *writer
+	status     *ownStatus
+	plugins    *volume.VolumePluginMgr
+	index      *index.Index
+	table      *reservation.Table
+	waiting    *index.Waiting
+	operations *operation.Executor
+	events     *eventLog
+	unbound    *reasons
+
 	provisioner *provisioner
 	reclaimer   *reclaimer
 	expander    *expander
@@ -25,11 +38,11 @@ type binder struct {
 	unusedCondition bool
 }
 
-func (b *binder) keepsStatus() bool { return true }
-
 func (b *binder) pluginFor(provisioner string) string { return provisioner }
 
-func (b *binder) isExternal(provisioner string) bool { return isForeign(provisioner, b.allPlugins()) }
+func (b *binder) isExternal(provisioner string) bool {
+	return isForeign(provisioner, pluginsOf(b.plugins))
+}
 
 func (b *binder) begin(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (next *v1.PersistentVolumeClaim, noted bool) {
 	next = withProvisioner(claim, class)
@@ -77,7 +90,7 @@ func (b *binder) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *
 		return err
 	}
 	if !isBoundVolume(pv, claim) {
-		if pv, err = b.writeVolume(ctx, pv, protectedVolume(boundVolume(pv, claim)), b.volumes.wrote); err != nil {
+		if pv, err = b.writer.writeVolume(ctx, pv, protectedVolume(boundVolume(pv, claim)), b.cluster.volumes.wrote); err != nil {
 			return fmt.Errorf("bind volume %q: %w", pv.Name, err)
 		}
 	}
@@ -87,11 +100,11 @@ func (b *binder) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *
 		if pv.Name == ProvisionedName(claim) {
 			endProvisioning(next)
 		}
-		note := b.claims.wrote
+		note := b.cluster.claims.wrote
 		if isProvisioning(next) { // another volume, which is to be done away with
-			note = b.claims.put
+			note = b.cluster.claims.put
 		}
-		if claim, err = b.writeClaim(ctx, claim, next, note); err != nil {
+		if claim, err = b.writer.writeClaim(ctx, claim, next, note); err != nil {
 			return fmt.Errorf("bind to volume %q: %w", pv.Name, err)
 		}
 	}
@@ -99,14 +112,14 @@ func (b *binder) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *
 		next := pv.DeepCopy()
 		delete(next.Annotations, pvapi.AwaitsClaimAnnotation)
 		delete(next.Annotations, pvapi.LostClaimAnnotation)
-		if pv, err = b.writeVolume(ctx, pv, next, b.volumes.wrote); err != nil {
+		if pv, err = b.writer.writeVolume(ctx, pv, next, b.cluster.volumes.wrote); err != nil {
 			return fmt.Errorf("note that volume %q has its claim: %w", pv.Name, err)
 		}
 	}
-	if pv, err = b.setVolumePhase(ctx, pv, v1.VolumeBound, ""); err != nil {
+	if pv, err = b.status.setVolumePhase(ctx, pv, v1.VolumeBound, ""); err != nil {
 		return fmt.Errorf("mark volume %q as bound: %w", pv.Name, err)
 	}
-	if claim, err = b.setClaimStatus(ctx, claim, v1.ClaimBound, pv); err != nil {
+	if claim, err = b.status.setClaimStatus(ctx, claim, v1.ClaimBound, pv); err != nil {
 		return fmt.Errorf("mark it as bound: %w", err)
 	}
 	if claim, err = b.expander.recordGrowth(ctx, claim, pv); err != nil {
@@ -128,7 +141,7 @@ func (b *binder) checkHeld(ctx context.Context, claim *v1.PersistentVolumeClaim,
 	if pv.Name != ProvisionedName(claim) || !isProvisioning(claim) || !isBoundVolume(pv, claim) {
 		return nil
 	}
-	now, exists, err := b.volumes.get(ctx, types.NamespacedName{Name: pv.Name})
+	now, exists, err := b.cluster.volumes.get(ctx, types.NamespacedName{Name: pv.Name})
 	if err == nil && (!exists || now.UID != pv.UID || b.provisioner.isLetGo(now)) {
 		err = fmt.Errorf("%w: volume %q has been let go", objects.ErrConflict, pv.Name)
 	}

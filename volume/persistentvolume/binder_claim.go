@@ -25,7 +25,7 @@ func (b *binder) syncClaim(ctx context.Context, name types.NamespacedName) (err 
 	for _, pv := range b.table.Offered(name) {
 		defer b.table.GiveBack(pv, name)
 	}
-	claim, exists, err := b.claims.get(ctx, name)
+	claim, exists, err := b.cluster.claims.get(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func (b *binder) syncClaim(ctx context.Context, name types.NamespacedName) (err 
 	}
 	_, bound := claim.Annotations[pvapi.AnnBindCompleted]
 	if bound || claim.DeletionTimestamp != nil { // else it is with the first that is written
-		if claim, err = b.protectClaim(ctx, claim); err != nil {
+		if claim, err = b.status.protectClaim(ctx, claim); err != nil {
 			return pvapi.IgnoreMissing(err)
 		}
 		if pvapi.IsGone(claim) {
@@ -72,11 +72,11 @@ func (b *binder) syncUnboundClaim(ctx context.Context, claim *v1.PersistentVolum
 			return err
 		}
 	}
-	class, err := b.classOf(ctx, claim)
+	class, err := b.cluster.classOf(ctx, claim)
 	if err != nil {
 		return err
 	}
-	wanted, err := b.here(ctx, wantedNow(claim, class))
+	wanted, err := b.cluster.here(ctx, wantedNow(claim, class))
 	if err != nil {
 		return err
 	}
@@ -116,17 +116,13 @@ func wantedNow(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) i
 	return index.Wanted{Claim: claim, Delayed: waitsForConsumer(class) || isProvisioning(claim) || checkClass(class) != nil}
 }
 
-func waitsForConsumer(class *storagev1.StorageClass) bool {
-	return class != nil && class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
-}
-
 // classToGive is the default class for a claim that has none, or "". One that
 // names its volume is given none: the volume's class is not known to be that one.
 func (b *binder) classToGive(claim *v1.PersistentVolumeClaim) string {
 	if !pvapi.WantsDefaultClass(claim) || claim.Spec.VolumeName != "" {
 		return ""
 	}
-	return DefaultClass(b.classes.all())
+	return DefaultClass(b.cluster.classes.all())
 }
 
 // giveClass writes the default class into a claim, as Kubernetes does, also if
@@ -134,7 +130,7 @@ func (b *binder) classToGive(claim *v1.PersistentVolumeClaim) string {
 func (b *binder) giveClass(ctx context.Context, claim *v1.PersistentVolumeClaim, class string) (*v1.PersistentVolumeClaim, error) {
 	next := protectedClaim(claim)
 	next.Spec.StorageClassName = &class
-	return b.updateClaim(ctx, claim, next)
+	return b.writer.updateClaim(ctx, claim, next)
 }
 
 // handleUnbound is for a claim for which there is no volume: one is made where its
@@ -142,7 +138,7 @@ func (b *binder) giveClass(ctx context.Context, claim *v1.PersistentVolumeClaim,
 func (b *binder) handleUnbound(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why *index.UnboundError) error {
 	_, invalid := errors.AsType[*volume.InvalidSpecError](why)
 	waits := waitsForConsumer(class) && claim.Annotations[annSelectedNode] == ""
-	if invalid || waits || why.Volume != "" || !b.canBeFilled(claim, class) {
+	if invalid || waits || why.Volume != "" || !canBeFilled(claim, class, b.isExternal) {
 		return b.leavePending(ctx, claim, why)
 	}
 	if inVain, err := b.forgetGoneNode(ctx, claim, class); err != nil || inVain {
@@ -152,7 +148,7 @@ func (b *binder) handleUnbound(ctx context.Context, claim *v1.PersistentVolumeCl
 	if err != nil || handled {
 		return err
 	}
-	return b.leavePending(ctx, claim, withoutClass(claim, b.explainOnNode(ctx, claim, why)))
+	return b.leavePending(ctx, claim, withoutClass(claim, b.provisioner.explainOnNode(ctx, claim, why)))
 }
 
 // withoutClass adds to why a claim has found no volume that nothing makes one for
@@ -172,7 +168,7 @@ func (b *binder) forgetGoneNode(ctx context.Context, claim *v1.PersistentVolumeC
 	if class == nil || class.Provisioner != noProvisioner {
 		return false, nil
 	}
-	if _, err := b.selectedNode(ctx, claim); !errors.Is(err, volume.ErrNotFound) {
+	if _, err := b.cluster.selectedNode(ctx, claim); !errors.Is(err, volume.ErrNotFound) {
 		return false, err
 	}
 	return true, b.provisioner.reschedule(ctx, pvapi.NameOf(claim))
@@ -183,7 +179,7 @@ func (b *binder) leavePending(ctx context.Context, claim *v1.PersistentVolumeCla
 	b.unbound.set(pvapi.NameOf(claim), b.failedBefore(claim, why))
 	eventType, reason, message, details := pendingEvent(claim, why)
 	b.events.is(claim, eventType, reason, message, details)
-	return b.setPending(ctx, claim)
+	return b.status.setPending(ctx, claim)
 }
 
 // failedBefore returns, of a claim that waits for a node again, what went wrong
@@ -230,9 +226,9 @@ func (b *binder) syncBoundClaim(ctx context.Context, claim *v1.PersistentVolumeC
 	if claim.Spec.VolumeName == "" {
 		return b.lose(ctx, claim, reasonClaimLost, "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
 	}
-	pv, exists, err := b.volumes.get(ctx, types.NamespacedName{Name: claim.Spec.VolumeName})
+	pv, exists, err := b.cluster.volumes.get(ctx, types.NamespacedName{Name: claim.Spec.VolumeName})
 	if err == nil && !exists {
-		pv, exists, err = b.volumes.getLive(ctx, types.NamespacedName{Name: claim.Spec.VolumeName})
+		pv, exists, err = b.cluster.volumes.getLive(ctx, types.NamespacedName{Name: claim.Spec.VolumeName})
 	}
 	switch {
 	case err != nil:
@@ -251,6 +247,6 @@ func (b *binder) syncBoundClaim(ctx context.Context, claim *v1.PersistentVolumeC
 
 func (b *binder) lose(ctx context.Context, claim *v1.PersistentVolumeClaim, reason, message string) error {
 	b.events.is(claim, v1.EventTypeWarning, reason, message, "")
-	_, err := b.setClaimStatus(ctx, claim, v1.ClaimLost, nil)
+	_, err := b.status.setClaimStatus(ctx, claim, v1.ClaimLost, nil)
 	return err
 }

@@ -16,7 +16,7 @@ import (
 
 // syncPod makes the claims of a pod's ephemeral volumes.
 func (b *binder) syncPod(ctx context.Context, name types.NamespacedName) error {
-	pod, exists, err := b.pods.get(ctx, name)
+	pod, exists, err := b.cluster.pods.get(ctx, name)
 	if err != nil || !exists || pod.DeletionTimestamp != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (b *binder) syncPod(ctx context.Context, name types.NamespacedName) error {
 // shown to this pod.
 func (b *binder) makeClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume) error {
 	name, _ := pvapi.ClaimOf(pod, v)
-	stored, exists, err := b.claims.get(ctx, name)
+	stored, exists, err := b.cluster.claims.get(ctx, name)
 	switch {
 	case err != nil:
 		return err
@@ -52,9 +52,9 @@ func (b *binder) makeClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume) error
 	claim.Labels, claim.Annotations = maps.Clone(template.Labels), maps.Clone(template.Annotations)
 	claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(pod, v1.SchemeGroupVersion.WithKind(pvapi.KindPod))}
 	claim.Finalizers = []string{claimProtection}
-	made, err := update(ctx, b.objects.Create, claim)
+	made, err := update(ctx, b.cluster.objects.Create, claim)
 	if errors.Is(err, objects.ErrExists) { // the cache has not heard of it yet
-		_, _, err = b.claims.getLive(ctx, name)
+		_, _, err = b.cluster.claims.getLive(ctx, name)
 		return err
 	}
 	if err != nil {
@@ -64,7 +64,7 @@ func (b *binder) makeClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume) error
 		return fmt.Errorf("make the claim of ephemeral volume %q: %w", v.Name, err)
 	}
 	b.events.settled(volumeOf(pod, v.Name))
-	b.claims.put(made)
+	b.cluster.claims.put(made)
 	return nil
 }
 
@@ -72,20 +72,20 @@ func (b *binder) makeClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume) error
 // collector does too. It reports whether it has.
 func (b *binder) deleteOrphan(ctx context.Context, claim *v1.PersistentVolumeClaim) (bool, error) {
 	owner := metav1.GetControllerOf(claim)
-	if owner == nil || owner.Kind != pvapi.KindPod || owner.APIVersion != v1.SchemeGroupVersion.String() || claim.DeletionTimestamp != nil || !b.podsComplete() {
+	if owner == nil || owner.Kind != pvapi.KindPod || owner.APIVersion != v1.SchemeGroupVersion.String() || claim.DeletionTimestamp != nil || !b.cluster.podsComplete() {
 		return false, nil
 	}
 	name := types.NamespacedName{Namespace: claim.Namespace, Name: owner.Name}
-	pod, exists, err := b.pods.get(ctx, name)
+	pod, exists, err := b.cluster.pods.get(ctx, name)
 	if err == nil && (!exists || pod.UID != owner.UID) {
-		pod, exists, err = b.pods.getLive(ctx, name)
+		pod, exists, err = b.cluster.pods.getLive(ctx, name)
 	}
 	if err != nil || exists && pod.UID == owner.UID {
 		return false, err
 	}
-	if err := b.objects.Delete(ctx, pvapi.ClaimRef(pvapi.NameOf(claim)), objects.Preconditions{UID: claim.UID}); err != nil {
+	if err := b.cluster.objects.Delete(ctx, pvapi.ClaimRef(pvapi.NameOf(claim)), objects.Preconditions{UID: claim.UID}); err != nil {
 		return true, pvapi.IgnoreMissing(err)
 	}
-	_, _, err = b.claims.getLive(ctx, pvapi.NameOf(claim)) // to let it go, whether or not the cache has heard of it
+	_, _, err = b.cluster.claims.getLive(ctx, pvapi.NameOf(claim)) // to let it go, whether or not the cache has heard of it
 	return true, err
 }

@@ -25,9 +25,9 @@ func (b *binder) recordUse(ctx context.Context, claim *v1.PersistentVolumeClaim)
 	now := v1.PersistentVolumeClaimCondition{Type: conditionUnused, Status: v1.ConditionTrue,
 		Reason: "NoPodsUsingPVC", Message: "No pods are currently referencing this PVC"}
 	mayUseIt := func(pod *v1.Pod) bool { return mayUse(pod, claim) }
-	if slices.ContainsFunc(b.users.of(pvapi.NameOf(claim)), mayUseIt) {
+	if slices.ContainsFunc(b.cluster.users.of(pvapi.NameOf(claim)), mayUseIt) {
 		now.Status, now.Reason, now.Message = v1.ConditionFalse, "PodUsingPVC", "A pod is currently referencing this PVC"
-	} else if !b.podsComplete() {
+	} else if !b.cluster.podsComplete() {
 		return nil // one may not have been announced yet
 	}
 	if slices.ContainsFunc(claim.Status.Conditions, func(had v1.PersistentVolumeClaimCondition) bool {
@@ -38,13 +38,13 @@ func (b *binder) recordUse(ctx context.Context, claim *v1.PersistentVolumeClaim)
 	if now.Status == v1.ConditionTrue {
 		// Pods are worked on side by side: one that is gone may be noted before its
 		// successor, which the cache has by then. The claim is looked at again for it.
-		pods, err := objects.List[*v1.Pod](ctx, b.objects, pvapi.KindPod, claim.Namespace)
+		pods, err := objects.List[*v1.Pod](ctx, b.cluster.objects, pvapi.KindPod, claim.Namespace)
 		if err != nil || slices.ContainsFunc(pods, mayUseIt) {
 			return err
 		}
 	}
 	now.LastTransitionTime = metav1.Now()
-	_, err := b.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
+	_, err := b.writer.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
 		s.Conditions = append(withoutConditions(s.Conditions, conditionUnused), now)
 	})
 	return err

@@ -13,7 +13,7 @@ import (
 
 // syncVolume does the next steps for one volume, which no other call writes meanwhile.
 func (b *binder) syncVolume(ctx context.Context, name string) error {
-	pv, exists, err := b.volumes.get(ctx, types.NamespacedName{Name: name})
+	pv, exists, err := b.cluster.volumes.get(ctx, types.NamespacedName{Name: name})
 	if err != nil || !exists {
 		return err
 	}
@@ -29,7 +29,7 @@ func (b *binder) syncVolume(ctx context.Context, name string) error {
 	if err := b.settleVolume(ctx, pv); err != nil {
 		return err
 	}
-	pv, exists, err = b.volumes.get(ctx, types.NamespacedName{Name: name})
+	pv, exists, err = b.cluster.volumes.get(ctx, types.NamespacedName{Name: name})
 	if err != nil || !exists || pv.DeletionTimestamp == nil {
 		return err
 	}
@@ -51,15 +51,15 @@ func (b *binder) settleVolume(ctx context.Context, pv *v1.PersistentVolume) erro
 		if detail := index.Unusable(pv); detail != "" {
 			return b.refuseVolume(ctx, pv, detail)
 		}
-		_, err := b.setVolumePhase(ctx, pv, v1.VolumeAvailable, "")
+		_, err := b.status.setVolumePhase(ctx, pv, v1.VolumeAvailable, "")
 		return err
 	}
-	claim, err := b.claimOf(ctx, ref)
+	claim, err := b.cluster.claimOf(ctx, ref)
 	switch {
 	case err != nil:
 		return err
 	case pvapi.AwaitsClaim(pv) && (claim == nil || claim.Spec.VolumeName != "" && claim.Spec.VolumeName != pv.Name):
-		_, err := b.setVolumePhase(ctx, pv, v1.VolumeAvailable, pvapi.LostClaimMessage(pv))
+		_, err := b.status.setVolumePhase(ctx, pv, v1.VolumeAvailable, pvapi.LostClaimMessage(pv))
 		return err
 	case claim == nil:
 		return b.reclaimer.release(ctx, pv)
@@ -67,7 +67,7 @@ func (b *binder) settleVolume(ctx context.Context, pv *v1.PersistentVolume) erro
 		b.checkMode(pv, claim)
 		return nil // the claim's own work binds it
 	case claim.Spec.VolumeName == pv.Name:
-		_, err := b.setVolumePhase(ctx, pv, v1.VolumeBound, "")
+		_, err := b.status.setVolumePhase(ctx, pv, v1.VolumeBound, "")
 		return err
 	}
 	if pv.Annotations[pvapi.AnnProvisionedBy] != "" && pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete {
@@ -80,7 +80,7 @@ func (b *binder) settleVolume(ctx context.Context, pv *v1.PersistentVolume) erro
 func (b *binder) refuseVolume(ctx context.Context, pv *v1.PersistentVolume, detail string) error {
 	message := "no claim can have it: " + detail + "; correct it"
 	b.events.is(pv, v1.EventTypeWarning, reasonInvalidVolume, message, "")
-	_, err := b.setVolumePhase(ctx, pv, v1.VolumePending, message)
+	_, err := b.status.setVolumePhase(ctx, pv, v1.VolumePending, message)
 	return err
 }
 
@@ -91,35 +91,4 @@ func (b *binder) checkMode(pv *v1.PersistentVolume, claim *v1.PersistentVolumeCl
 			fmt.Sprintf("Cannot bind PersistentVolume to requested PersistentVolumeClaim %q due to incompatible volumeMode", claim.Name),
 			fmt.Sprintf("the volume's is %s, the claim's %s", have, want))
 	}
-}
-
-// release is for a volume whose claim has gone, or has another volume.
-func (r *reclaimer) release(ctx context.Context, pv *v1.PersistentVolume) error {
-	if phase := pv.Status.Phase; phase != v1.VolumeReleased && phase != v1.VolumeFailed {
-		var err error
-		if pv, err = r.setVolumePhase(ctx, pv, v1.VolumeReleased, ""); err != nil {
-			return err
-		}
-	}
-	return r.reclaim(ctx, pv)
-}
-
-// unbind makes a volume available again in which no claim has data: it was
-// emptied, or its claim has had another one from the start. What the controller
-// chose is free then, what the user chose waits for a claim of that name.
-func (r *reclaimer) unbind(ctx context.Context, pv *v1.PersistentVolume) error {
-	next := pv.DeepCopy()
-	if _, ours := next.Annotations[pvapi.AnnBoundByController]; ours {
-		next.Spec.ClaimRef = nil
-		delete(next.Annotations, pvapi.AnnBoundByController)
-	} else {
-		next.Spec.ClaimRef.UID = ""
-		next.Spec.ClaimRef.ResourceVersion = ""
-	}
-	pv, err := r.updateVolume(ctx, pv, next)
-	if err != nil {
-		return err
-	}
-	_, err = r.setVolumePhase(ctx, pv, v1.VolumeAvailable, "")
-	return err
 }

@@ -2,6 +2,9 @@ package persistentvolume
 
 import (
 	"cmp"
+	"context"
+	"errors"
+	"fmt"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -10,8 +13,11 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pvapi"
+	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
+
+const kindAttributesClass = "VolumeAttributesClass"
 
 // DefaultClass returns the name of the default storage class, or "" where
 // there is none. Of several, the one created last is it, then the first by
@@ -52,12 +58,50 @@ func checkClass(class *storagev1.StorageClass) error {
 // canBeFilled reports whether the data source of a claim, if there is one, is for the
 // external provisioner of its class to fill in. Of a class that is not there yet that
 // is not known, and counts as true.
-func (c *cluster) canBeFilled(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) bool {
+func canBeFilled(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, isExternal func(provisioner string) bool) bool {
 	switch {
 	case index.DataSourceOf(claim) == "":
 		return true
 	case class == nil:
 		return pvapi.ClaimClass(claim, "") != ""
 	}
-	return class.Provisioner != noProvisioner && c.isExternal(class.Provisioner)
+	return class.Provisioner != noProvisioner && isExternal(class.Provisioner)
+}
+
+// waitsForConsumer reports whether the claims of a class, which may be nil, are bound only
+// once a pod that uses them has a node.
+func waitsForConsumer(class *storagev1.StorageClass) bool {
+	return class != nil && class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
+}
+
+// policyOf returns what becomes of the class's volumes when their claims are gone.
+func policyOf(class *storagev1.StorageClass) v1.PersistentVolumeReclaimPolicy {
+	if class.ReclaimPolicy == nil {
+		return v1.PersistentVolumeReclaimDelete
+	}
+	return *class.ReclaimPolicy
+}
+
+// attributesClassFor returns the VolumeAttributesClass with which a claim's volume
+// is to be made, nil for none (KEP-3751). It must be one of the provisioner's.
+func (c *cluster) attributesClassFor(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*storagev1.VolumeAttributesClass, error) {
+	name := ptr.Deref(claim.Spec.VolumeAttributesClassName, "")
+	if name == "" {
+		return nil, nil
+	}
+	attributes, err := objects.Get[*storagev1.VolumeAttributesClass](ctx, c.objects, volume.NewObjectRef(kindAttributesClass, "", name))
+	switch {
+	case errors.Is(err, volume.ErrNotFound):
+		return nil, noAttributesClass(name)
+	case err != nil:
+		return nil, err
+	case attributes.DriverName != class.Provisioner:
+		return nil, volume.Invalid("volumeAttributesClassName", "is %q, a class of the driver %q, and StorageClass %q has the provisioner %q; use a class of that",
+			name, attributes.DriverName, class.Name, class.Provisioner)
+	}
+	return attributes, nil
+}
+
+func noAttributesClass(name string) error {
+	return fmt.Errorf("volumeattributesclass.storage.k8s.io %q not found; create it", name)
 }

@@ -50,8 +50,8 @@ const (
 	gone
 )
 
-func newLatest[T metav1.Object](all objects.Reader, kind string, changed func(types.NamespacedName, T, T, noticed)) latest[T] {
-	return latest[T]{objects: all, kind: kind, changed: changed, known: make(map[types.NamespacedName]T), buried: make(map[types.NamespacedName]T)}
+func newLatest[T metav1.Object](all objects.Reader, kind string, changed func(types.NamespacedName, T, T, noticed)) *latest[T] {
+	return &latest[T]{objects: all, kind: kind, changed: changed, known: make(map[types.NamespacedName]T), buried: make(map[types.NamespacedName]T)}
 }
 
 // get returns the object, or false if it is gone. A seen object counts as gone

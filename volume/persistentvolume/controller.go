@@ -16,11 +16,10 @@ import (
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/internal/work"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/reservation"
 )
-
-const kindClass = "StorageClass"
 
 // ErrRunOnce says that a [Controller] was run a second time.
 var ErrRunOnce = errors.New("a controller can be run only once")
@@ -102,18 +101,29 @@ type ControllerConfig struct {
 //   - Storage is made under a name that is known before, and deleted before the volume
 //     that says where it is ([ProvisioningFinalizer]).
 type Controller struct {
-	*cluster
 	// role is a binder, or an externalProvisioner beside another controller.
-	role   role
-	placer *placer
+	role    role
+	placer  *placer
+	cluster *cluster
+	plugins *volume.VolumePluginMgr
+	log     *slog.Logger
+	queue   *work.Queue[volume.ObjectRef]
+	// activity is what of queue and operations is not idle.
+	activity work.Activity
+	// operations make, empty and delete storage.
+	operations *operation.Executor
+	// table says who has a volume or a claim now.
+	table   *reservation.Table
+	waiting *index.Waiting
+	unbound *reasons
 	// provisioners is ControllerConfig.Provisioners.
 	provisioners map[string]string
 	// node is how the only node was when the queue worked on it last; nil before.
-	node      *onlyNode
-	lookAtAll func() // once
-	ran       atomic.Bool
-	synced    chan struct{} // closed when all objects were seen once
-	ended     chan struct{} // closed when Run has returned
+	node       *onlyNode
+	enqueueAll func() // once
+	ran        atomic.Bool
+	synced     chan struct{} // closed when all objects were seen once
+	ended      chan struct{} // closed when Run has returned
 }
 
 // role is what a controller does: everything, or what an external provisioner does.
@@ -125,10 +135,21 @@ type role interface {
 	duties
 }
 
-// duties are what provisioner, reclaimer and the writes of a cluster leave to the role.
+// duties are what provisioner and reclaimer leave to the role.
 type duties interface {
-	// keepsStatus reports whether phases are kept, and claims protected.
-	keepsStatus() bool
+	makerDuties
+	deleterDuties
+}
+
+// storageHolder says what keeps a volume until its storage is gone.
+type storageHolder interface {
+	// storageFinalizers are the finalizers that are removed once the storage is gone.
+	storageFinalizers() []string
+}
+
+// makerDuties are what the provisioner leaves to the role.
+type makerDuties interface {
+	storageHolder
 	// pluginFor returns the name of the plugin that is meant by a provisioner's; "" for
 	// another process's.
 	pluginFor(provisioner string) string
@@ -141,8 +162,11 @@ type duties interface {
 	tellBegun(claim *v1.PersistentVolumeClaim)
 	// complete adds what a volume that was made carries, in place.
 	complete(pv *v1.PersistentVolume)
-	// storageFinalizers are the finalizers that are removed once the storage is gone.
-	storageFinalizers() []string
+}
+
+// deleterDuties are what the reclaimer leaves to the role.
+type deleterDuties interface {
+	storageHolder
 	// deleterOf returns the plugin that is to delete a volume's storage, and its
 	// spec.
 	deleterOf(pv *v1.PersistentVolume) (volume.DeletableVolumePlugin, *volume.Spec, error)
@@ -150,25 +174,56 @@ type duties interface {
 
 // NewController returns a controller that does nothing until it is run.
 func NewController(config ControllerConfig) *Controller {
-	c := &Controller{cluster: newCluster(config), provisioners: maps.Clone(config.Provisioners), synced: make(chan struct{}), ended: make(chan struct{})}
-	c.lookAtAll = sync.OnceFunc(c.lookAtClaimsAndVolumes)
+	c := &Controller{
+		plugins: config.Plugins, log: config.Logger, provisioners: maps.Clone(config.Provisioners),
+		waiting: index.NewWaiting(), unbound: &reasons{changed: config.Explained},
+		synced: make(chan struct{}), ended: make(chan struct{}),
+	}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
 	workers := config.Workers
 	if workers <= 0 {
 		workers = 16
 	}
-	c.queue = work.NewQueue(work.Config[volume.ObjectRef]{Reconcile: c.reconcile, Workers: workers, Activity: c.activity, Conflict: objects.ErrConflict})
-	c.table = reservation.New(reservation.Config{Index: c.index, Waiting: c.waiting, Queue: c.queue})
-	c.operations = operation.NewExecutor(operation.Config{Again: c.queue.Add, Reserve: c.reserveStorage, Watch: c.objects.Watch, Activity: c.activity, Slow: c.warnOfSlow})
-	provisioner := &provisioner{cluster: c.cluster, trustedClaims: config.TrustedClaims}
-	reclaimer := &reclaimer{cluster: c.cluster}
-	if c.provisioners != nil {
-		c.role = &externalProvisioner{cluster: c.cluster, provisioners: c.provisioners, provisioner: provisioner, reclaimer: reclaimer}
-	} else {
-		c.role = &binder{cluster: c.cluster, provisioner: provisioner, reclaimer: reclaimer, expander: &expander{c.cluster}, unusedCondition: config.UnusedCondition}
-	}
-	c.duties = c.role
-	c.placer = &placer{cluster: c.cluster}
+	c.queue = work.NewQueue(work.Config[volume.ObjectRef]{Reconcile: c.reconcile, Workers: workers, Activity: &c.activity, Conflict: objects.ErrConflict})
+	all := index.New()
+	c.table = reservation.New(reservation.Config{Index: all, Waiting: c.waiting, Queue: c.queue})
+	c.operations = operation.NewExecutor(operation.Config{Again: c.queue.Add, Reserve: c.reserveStorage, Watch: config.Objects.Watch, Activity: &c.activity, Slow: c.warnOfSlow})
+	events := &eventLog{sink: config.Events, told: make(map[types.UID]string)}
+	c.cluster = newCluster(config, &changes{index: all, waiting: c.waiting, table: c.table, operations: c.operations, events: events, queue: c.queue})
+	c.enqueueAll = sync.OnceFunc(c.cluster.enqueueAll)
+	c.takeRole(config, events)
 	return c
+}
+
+// takeRole makes the controller a binder, or an external provisioner, of its parts. Each part
+// has named fields for what it uses.
+func (c *Controller) takeRole(config ControllerConfig, events *eventLog) {
+	known, all := c.cluster, c.table.Index
+	w := &writer{objects: config.Objects, claims: known.claims, volumes: known.volumes, queue: c.queue}
+	p := &provisioner{
+		cluster: known, writer: w, plugins: config.Plugins, table: c.table, waiting: c.waiting, operations: c.operations,
+		events: events, unbound: c.unbound, queue: c.queue, trustedClaims: config.TrustedClaims,
+	}
+	r := &reclaimer{cluster: known, writer: w, plugins: config.Plugins, operations: c.operations, events: events}
+	c.placer = &placer{cluster: known, writer: w, table: c.table, operations: c.operations}
+	if c.provisioners != nil {
+		c.role = &externalProvisioner{
+			cluster: known, writer: w, plugins: config.Plugins, waiting: c.waiting, operations: c.operations, events: events,
+			provisioners: c.provisioners, provisioner: p, reclaimer: r,
+		}
+		p.status, r.status = othersStatus{}, othersStatus{}
+	} else {
+		status := &ownStatus{cluster: known, writer: w}
+		c.role = &binder{
+			cluster: known, writer: w, status: status, plugins: config.Plugins, index: all, table: c.table, waiting: c.waiting, operations: c.operations,
+			events: events, unbound: c.unbound, provisioner: p, reclaimer: r,
+			expander: &expander{cluster: known, writer: w, plugins: config.Plugins, events: events}, unusedCondition: config.UnusedCondition,
+		}
+		p.status, r.status = status, status
+	}
+	p.duties, r.duties, c.placer.isExternal = c.role, c.role, c.role.isExternal
 }
 
 // Run works until ctx ends and then returns nil, after all that it began has
@@ -187,13 +242,13 @@ func (c *Controller) Run(ctx context.Context) error {
 		return err
 	}
 	for _, kind := range []string{kindClass, pvapi.KindPod} {
-		defer c.objects.WatchKind(kind, c.queue.Add)()
+		defer c.cluster.objects.WatchKind(kind, c.queue.Add)()
 	}
 	for _, kind := range []string{pvapi.KindVolume, pvapi.KindClaim} {
-		defer c.objects.WatchKind(kind, c.queue.Hear)()
+		defer c.cluster.objects.WatchKind(kind, c.queue.Hear)()
 	}
 	defer c.watchNode()()
-	if err := c.fill(ctx); err != nil {
+	if err := c.cluster.fill(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -203,8 +258,8 @@ func (c *Controller) Run(ctx context.Context) error {
 	c.operations.Start(ctx)
 	c.queue.Start(ctx)
 	select {
-	case <-c.podsKnown:
-		c.lookAtAll()
+	case <-c.cluster.podsKnown:
+		c.enqueueAll()
 	case <-ctx.Done():
 	}
 	<-ctx.Done()
@@ -229,13 +284,13 @@ func (c *Controller) reconcile(ctx context.Context, ref volume.ObjectRef, look b
 // sync does what there is to do for one object. Without look it learns of a
 // claim or volume only; if that is news, it is looked at later.
 func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef, look bool) (err error) {
-	if !c.isSelected(ref) {
-		return c.learn(ctx, ref)
+	if !c.cluster.isSelected(ref) {
+		return c.cluster.learn(ctx, ref)
 	}
 	switch ref.Kind {
 	case pvapi.KindClaim:
 		if !look {
-			if _, exists, err := c.claims.get(ctx, ref.NamespacedName); err != nil || exists {
+			if _, exists, err := c.cluster.claims.get(ctx, ref.NamespacedName); err != nil || exists {
 				return err // a change of it was learned of, and has it looked at
 			}
 		}
@@ -247,17 +302,73 @@ func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef, look bool) 
 		}
 		defer turn.Forget()
 		if !look {
-			if _, exists, err := c.volumes.get(ctx, ref.NamespacedName); err != nil || exists {
+			if _, exists, err := c.cluster.volumes.get(ctx, ref.NamespacedName); err != nil || exists {
 				return err
 			}
 		}
 		return c.role.syncVolume(ctx, ref.Name)
 	case kindClass:
-		_, _, err = c.classes.get(ctx, ref.NamespacedName)
+		_, _, err = c.cluster.classes.get(ctx, ref.NamespacedName)
 	case pvapi.KindPod:
 		err = c.role.syncPod(ctx, ref.NamespacedName)
 	case kindNode:
 		err = c.syncNode(ctx)
 	}
 	return err
+}
+
+// reserveStorage keeps a volume for an operation on its storage.
+func (c *Controller) reserveStorage(t operation.Task) (forget func(), ok bool) {
+	e, ok := c.table.ReserveStorage(t.Volume, t.Removes, t.About)
+	if !ok {
+		return nil, false
+	}
+	return e.Forget, true
+}
+
+func (c *Controller) warnOfSlow(t operation.Task) {
+	c.log.Warn("a plugin does not answer; it is waited for", "object", t.About.String(), "volume", t.Volume, "for", operation.Patience)
+}
+
+// watchNode has the only node looked at when it has changed.
+func (c *Controller) watchNode() (stop func()) {
+	if c.cluster.nodeName == "" {
+		return func() {}
+	}
+	return c.cluster.objects.Watch(volume.NewObjectRef(kindNode, "", c.cluster.nodeName), c.queue.Add)
+}
+
+// syncNode has the claims looked at that have no volume when the only node has
+// come or gone, or has other labels. A node changes every few seconds otherwise,
+// to say that it lives.
+func (c *Controller) syncNode(ctx context.Context) error {
+	node, err := objects.Get[*v1.Node](ctx, c.cluster.objects, volume.NewObjectRef(kindNode, "", c.cluster.nodeName))
+	if err != nil && !errors.Is(err, volume.ErrNotFound) {
+		return err
+	}
+	now := &onlyNode{exists: err == nil}
+	if now.exists {
+		now.uid, now.labels = node.UID, node.Labels
+	}
+	if now.equal(c.node) {
+		return nil
+	}
+	c.node = now
+	for _, claim := range c.cluster.claims.all() {
+		if _, bound := claim.Annotations[pvapi.AnnBindCompleted]; !bound || isProvisioning(claim) {
+			c.queue.Add(pvapi.ClaimRef(pvapi.NameOf(claim)))
+		}
+	}
+	return nil
+}
+
+// onlyNode is what it depends on of the only node which volumes it can reach.
+type onlyNode struct {
+	exists bool
+	uid    types.UID
+	labels map[string]string
+}
+
+func (n *onlyNode) equal(other *onlyNode) bool {
+	return other != nil && n.exists == other.exists && n.uid == other.uid && maps.Equal(n.labels, other.labels)
 }

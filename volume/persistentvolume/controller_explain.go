@@ -45,11 +45,11 @@ func (c *Controller) Explain(claim types.NamespacedName) error {
 }
 
 func (c *Controller) explain(name types.NamespacedName) error {
-	claim, known := c.claims.last(name)
+	claim, known := c.cluster.claims.last(name)
 	if !known {
 		return &volume.ObjectNotFoundError{Ref: pvapi.ClaimRef(name)}
 	}
-	pv, _ := c.volumes.last(types.NamespacedName{Name: claim.Spec.VolumeName})
+	pv, _ := c.cluster.volumes.last(types.NamespacedName{Name: claim.Spec.VolumeName})
 	bound := claimbinding.Check(claim, pv)
 	switch why := c.unbound.of(name); {
 	case bound == nil:

@@ -31,12 +31,12 @@ func (c *Controller) Idle(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if c.podsKnown != nil && c.podsComplete() {
-		c.lookAtAll()
+	if c.cluster.podsKnown != nil && c.cluster.podsComplete() {
+		c.enqueueAll()
 	}
 	var missing []volume.ObjectRef
 	for {
-		news, gone, err := c.catchUp(ctx)
+		news, gone, err := c.cluster.catchUp(ctx)
 		if err != nil {
 			return err
 		}
@@ -56,23 +56,6 @@ func (c *Controller) Idle(ctx context.Context) error {
 		}
 		missing = gone
 	}
-}
-
-// catchUp learns of everything that the API has, without waiting for the watches.
-// It reports whether anything is new, and enqueues missing objects.
-func (c *cluster) catchUp(ctx context.Context) (news bool, missing []volume.ObjectRef, err error) {
-	for _, one := range []func(context.Context) (bool, []volume.ObjectRef, error){c.classes.catchUp, c.pods.catchUp, c.volumes.catchUp, c.claims.catchUp} {
-		newer, gone, err := one(ctx)
-		if err != nil {
-			return false, nil, err
-		}
-		news = news || newer
-		missing = append(missing, gone...)
-	}
-	for _, ref := range missing {
-		c.queue.Add(ref)
-	}
-	return news, missing, nil
 }
 
 // catchUp notes what the API itself has, and returns what it has no more, in

@@ -66,8 +66,9 @@
 // two roles: binder does everything, externalProvisioner (external.go) works beside another
 // controller. Both share a provisioner, which makes storage, and a reclaimer, which empties
 // and deletes it. A binder also has an expander, for bound claims that ask for more. The
-// placer finds nodes for pods. All of them stand on cluster: the newest version of each
-// object, and the writes. Storage is made, emptied and deleted beside the queue, by package
-// operation. Who may have a volume now is asked in one place, the table of package
-// reservation.
+// placer finds nodes for pods. All of them read from cluster, the newest version of each
+// object, and write by writer, which keeps the phases of claims and volumes too. What follows
+// from a new version is in changes.go. Storage is made, emptied and deleted beside the queue,
+// by package operation. Who may have a volume now is decided in one place, the table of
+// package reservation.
 package persistentvolume

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,24 +14,14 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pvapi"
-	"github.com/podvol/podvol/volume/objects"
 )
 
 // expander records what bound claims ask for beyond what they have: size and attributes.
-type expander struct{ *cluster }
-
-// tellOfShrinking is for a bound claim that was changed to ask for less than it
-// asked for and has. Nothing becomes smaller. Kubernetes' API server refuses
-// that, and only lets a size be taken back that was not reached (KEP-1790).
-func (c *cluster) tellOfShrinking(prior, now *v1.PersistentVolumeClaim) {
-	if prior == nil || prior.UID != now.UID || now.Annotations[pvapi.AnnBindCompleted] == "" {
-		return
-	}
-	was, want, have := requestOf(prior), requestOf(now), now.Status.Capacity[v1.ResourceStorage]
-	if want.Cmp(was) < 0 && want.Cmp(have) < 0 {
-		c.events.happened(now, v1.EventTypeWarning, reasonResizeFailed,
-			fmt.Sprintf("a volume cannot be made smaller: it asks for %s, and has %s; ask for %s again", want.String(), have.String(), was.String()))
-	}
+type expander struct {
+	cluster *cluster
+	writer  *writer
+	plugins *volume.VolumePluginMgr
+	events  *eventLog
 }
 
 func requestOf(claim *v1.PersistentVolumeClaim) resource.Quantity {
@@ -93,7 +82,7 @@ func (e *expander) awaitExpansion(claim *v1.PersistentVolumeClaim, pv *v1.Persis
 
 // refuseGrowth tells of a claim whose volume may not, or cannot, be made larger.
 func (e *expander) refuseGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, want resource.Quantity) (bool, error) {
-	class, err := e.classOf(ctx, claim)
+	class, err := e.cluster.classOf(ctx, claim)
 	if err != nil {
 		return false, err
 	}
@@ -104,7 +93,7 @@ func (e *expander) refuseGrowth(ctx context.Context, claim *v1.PersistentVolumeC
 	case !ptr.Deref(class.AllowVolumeExpansion, false):
 		why = fmt.Sprintf("StorageClass %q has not allowVolumeExpansion: true", class.Name)
 	default:
-		if plugin, err := e.pluginOf(pv); err == nil {
+		if plugin, err := pluginOf(e.plugins, pv); err == nil {
 			if _, grows := volume.AsExpandable(plugin); !grows {
 				why = fmt.Sprintf("the plugin %s cannot expand volumes", plugin.GetPluginName())
 			}
@@ -121,7 +110,7 @@ func (e *expander) refuseGrowth(ctx context.Context, claim *v1.PersistentVolumeC
 // growsOnNode reports whether a node has to do its part when a volume has grown.
 // True for a volume without a plugin here.
 func (e *expander) growsOnNode(pv *v1.PersistentVolume) bool {
-	plugin, err := e.pluginOf(pv)
+	plugin, err := pluginOf(e.plugins, pv)
 	if err != nil {
 		return true
 	}
@@ -140,7 +129,7 @@ func (e *expander) setGrowth(ctx context.Context, claim *v1.PersistentVolumeClai
 		condition, other = other, condition
 		message = fmt.Sprintf("waiting for the node to expand the file system to %s", target.String())
 	}
-	return e.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
+	return e.writer.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
 		s.AllocatedResources = setEntry(s.AllocatedResources, v1.ResourceStorage, target)
 		s.AllocatedResourceStatuses = setEntry(s.AllocatedResourceStatuses, v1.ResourceStorage, state)
 		s.Conditions = withoutConditions(s.Conditions, condition, other)
@@ -152,7 +141,7 @@ func (e *expander) setGrowth(ctx context.Context, claim *v1.PersistentVolumeClai
 
 // finishGrowth gives a claim the size that its volume has by now.
 func (e *expander) finishGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, target, size resource.Quantity) (*v1.PersistentVolumeClaim, error) {
-	claim, err := e.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
+	claim, err := e.writer.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
 		s.Capacity = setEntry(s.Capacity, v1.ResourceStorage, size)
 		s.AllocatedResources = setEntry(s.AllocatedResources, v1.ResourceStorage, target)
 		delete(s.AllocatedResourceStatuses, v1.ResourceStorage)
@@ -178,32 +167,6 @@ func withoutConditions(conditions []v1.PersistentVolumeClaimCondition, types ...
 	return slices.DeleteFunc(conditions, func(c v1.PersistentVolumeClaimCondition) bool { return slices.Contains(types, c.Type) })
 }
 
-const kindAttributesClass = "VolumeAttributesClass"
-
-// attributesClassFor returns the VolumeAttributesClass with which a claim's volume
-// is to be made, nil for none (KEP-3751). It must be one of the provisioner's.
-func (p *provisioner) attributesClassFor(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*storagev1.VolumeAttributesClass, error) {
-	name := ptr.Deref(claim.Spec.VolumeAttributesClassName, "")
-	if name == "" {
-		return nil, nil
-	}
-	attributes, err := objects.Get[*storagev1.VolumeAttributesClass](ctx, p.objects, volume.NewObjectRef(kindAttributesClass, "", name))
-	switch {
-	case errors.Is(err, volume.ErrNotFound):
-		return nil, noAttributesClass(name)
-	case err != nil:
-		return nil, err
-	case attributes.DriverName != class.Provisioner:
-		return nil, volume.Invalid("volumeAttributesClassName", "is %q, a class of the driver %q, and StorageClass %q has the provisioner %q; use a class of that",
-			name, attributes.DriverName, class.Name, class.Provisioner)
-	}
-	return attributes, nil
-}
-
-func noAttributesClass(name string) error {
-	return fmt.Errorf("volumeattributesclass.storage.k8s.io %q not found; create it", name)
-}
-
 // recordModification writes down that a bound claim is to have another
 // VolumeAttributesClass than its volume has: as Pending, until the resizer that
 // can modify the volume takes the record over (KEP-3751).
@@ -219,19 +182,19 @@ func (e *expander) recordModification(ctx context.Context, claim *v1.PersistentV
 		if recorded == nil {
 			return claim, nil
 		}
-		return e.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) { s.ModifyVolumeStatus = nil })
+		return e.writer.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) { s.ModifyVolumeStatus = nil })
 	}
 	e.tellOfModification(ctx, claim, target)
 	if recorded != nil && recorded.TargetVolumeAttributesClassName == target {
 		return claim, nil
 	}
-	return e.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
+	return e.writer.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
 		s.ModifyVolumeStatus = &v1.ModifyVolumeStatus{TargetVolumeAttributesClassName: target, Status: v1.PersistentVolumeClaimModifyVolumePending}
 	})
 }
 
 func (e *expander) tellOfModification(ctx context.Context, claim *v1.PersistentVolumeClaim, target string) {
-	_, err := e.objects.Get(ctx, volume.NewObjectRef(kindAttributesClass, "", target))
+	_, err := e.cluster.objects.Get(ctx, volume.NewObjectRef(kindAttributesClass, "", target))
 	if errors.Is(err, volume.ErrNotFound) {
 		e.events.isOf(attributesOf(claim), claim, v1.EventTypeWarning, reasonModifyFailed, noAttributesClass(target).Error(), "")
 		return

@@ -15,6 +15,7 @@ import (
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
 )
 
 // besideFinalizer is on volumes that were made beside another controller, while
@@ -25,14 +26,17 @@ const besideFinalizer = "external-provisioner.volume.kubernetes.io/finalizer"
 // externalProvisioner is the [role] beside another controller, which binds claims, protects
 // them and their volumes, and keeps the phases of both ([ControllerConfig].Provisioners).
 type externalProvisioner struct {
-	*cluster
+	cluster    *cluster
+	writer     *writer
+	plugins    *volume.VolumePluginMgr
+	waiting    *index.Waiting
+	operations *operation.Executor
+	events     *eventLog
 	// provisioners is ControllerConfig.Provisioners.
 	provisioners map[string]string
 	provisioner  *provisioner
 	reclaimer    *reclaimer
 }
-
-func (e *externalProvisioner) keepsStatus() bool { return false }
 
 func (e *externalProvisioner) pluginFor(provisioner string) string {
 	return e.provisioners[provisioner]
@@ -71,7 +75,7 @@ func (e *externalProvisioner) deleterOf(pv *v1.PersistentVolume) (volume.Deletab
 
 // syncPod only notes the pod: its claims are the other controller's.
 func (e *externalProvisioner) syncPod(ctx context.Context, name types.NamespacedName) error {
-	_, _, err := e.pods.get(ctx, name)
+	_, _, err := e.cluster.pods.get(ctx, name)
 	return err
 }
 
@@ -99,7 +103,7 @@ func checkProvisioners(provisioners map[string]string, plugins *volume.VolumePlu
 // syncClaim makes the volume for a claim that is to have one from here, and
 // leaves it to the binding controller to bind it.
 func (e *externalProvisioner) syncClaim(ctx context.Context, name types.NamespacedName) error {
-	claim, exists, err := e.claims.get(ctx, name)
+	claim, exists, err := e.cluster.claims.get(ctx, name)
 	if err != nil || !exists {
 		e.waiting.Done(name)
 		return err
@@ -113,7 +117,7 @@ func (e *externalProvisioner) syncClaim(ctx context.Context, name types.Namespac
 		e.tellOrphanedStorage(claim)
 		return nil
 	}
-	class, err := e.classOf(ctx, claim)
+	class, err := e.cluster.classOf(ctx, claim)
 	if err != nil {
 		return err
 	}
@@ -121,7 +125,7 @@ func (e *externalProvisioner) syncClaim(ctx context.Context, name types.Namespac
 	if !e.hasBegun(claim) && !e.isAskedFor(claim, class) {
 		return nil
 	}
-	pv, exists, err := e.volumes.get(ctx, types.NamespacedName{Name: ProvisionedName(claim)})
+	pv, exists, err := e.cluster.volumes.get(ctx, types.NamespacedName{Name: ProvisionedName(claim)})
 	if err == nil && exists && pv.DeletionTimestamp == nil && checkMadeFor(pv, claim) == nil {
 		return e.noteMade(ctx, claim)
 	}
@@ -165,7 +169,7 @@ func (e *externalProvisioner) tellOrphanedStorage(claim *v1.PersistentVolumeClai
 func (e *externalProvisioner) noteMade(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
 	next := claim.DeepCopy()
 	endProvisioning(next)
-	_, err := e.updateClaim(ctx, claim, next)
+	_, err := e.writer.updateClaim(ctx, claim, next)
 	if err == nil {
 		e.operations.Forget(provisionKey(claim))
 	}
@@ -175,18 +179,18 @@ func (e *externalProvisioner) noteMade(ctx context.Context, claim *v1.Persistent
 // syncVolume deletes a volume, storage first, that was made here and that
 // the binding controller has found to be released.
 func (e *externalProvisioner) syncVolume(ctx context.Context, name string) error {
-	pv, exists, err := e.volumes.get(ctx, types.NamespacedName{Name: name})
+	pv, exists, err := e.cluster.volumes.get(ctx, types.NamespacedName{Name: name})
 	if err != nil || !exists || e.pluginFor(pv.Annotations[pvapi.AnnProvisionedBy]) == "" {
 		return err
 	}
 	if pv, err = e.holdStorage(ctx, pv); err != nil || !e.isToDelete(pv) {
 		return pvapi.IgnoreMissing(err)
 	}
-	pv, exists, err = e.volumes.getLive(ctx, types.NamespacedName{Name: name}) // the cache may be behind
-	if err != nil || !exists || !e.isToDelete(pv) || !e.podsComplete() {
+	pv, exists, err = e.cluster.volumes.getLive(ctx, types.NamespacedName{Name: name}) // the cache may be behind
+	if err != nil || !exists || !e.isToDelete(pv) || !e.cluster.podsComplete() {
 		return err
 	}
-	claim, err := e.claimOf(ctx, pv.Spec.ClaimRef)
+	claim, err := e.cluster.claimOf(ctx, pv.Spec.ClaimRef)
 	if err != nil || claim != nil && (claim.Spec.VolumeName == "" || claim.Spec.VolumeName == pv.Name) {
 		return err // the binding controller is wrong, or has not finished
 	}
@@ -206,7 +210,7 @@ func (e *externalProvisioner) holdStorage(ctx context.Context, pv *v1.Persistent
 	if len(next.Finalizers) == len(pv.Finalizers) {
 		return pv, nil
 	}
-	return e.updateVolume(ctx, pv, next)
+	return e.writer.updateVolume(ctx, pv, next)
 }
 
 func (e *externalProvisioner) isToDelete(pv *v1.PersistentVolume) bool {

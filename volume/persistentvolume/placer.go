@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/reservation"
 )
 
@@ -147,7 +148,14 @@ func (c *Controller) Place(ctx context.Context, pod *v1.Pod, nodes []*v1.Node) (
 }
 
 // placer finds nodes for pods, and reserves for them what it has found there.
-type placer struct{ *cluster }
+type placer struct {
+	cluster    *cluster
+	writer     *writer
+	table      *reservation.Table
+	operations *operation.Executor
+	// isExternal reports whether another process provisions volumes under a name.
+	isExternal func(provisioner string) bool
+}
 
 func (c *placer) place(ctx context.Context, pod *v1.Pod, nodes []*v1.Node) (*Placement, error) {
 	failed := &PlacementError{Pod: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}}
@@ -197,7 +205,7 @@ type need struct {
 // needOf refuses a claim with which the pod can be on no node. A claim for one pod alone is
 // reserved for this one.
 func (c *placer) needOf(ctx context.Context, pod *v1.Pod, name types.NamespacedName, forPod *entries) (need, error) {
-	claim, exists, err := c.claims.get(ctx, name)
+	claim, exists, err := c.cluster.claims.get(ctx, name)
 	switch {
 	case err != nil:
 		return need{}, err
@@ -219,13 +227,13 @@ func (c *placer) needOf(ctx context.Context, pod *v1.Pod, name types.NamespacedN
 		}
 	}
 	if _, bound := claim.Annotations[pvapi.AnnBindCompleted]; bound {
-		pv, exists, err := c.volumes.get(ctx, types.NamespacedName{Name: claim.Spec.VolumeName})
+		pv, exists, err := c.cluster.volumes.get(ctx, types.NamespacedName{Name: claim.Spec.VolumeName})
 		if err == nil && (!exists || claim.Status.Phase == v1.ClaimBound || claim.Status.Phase == v1.ClaimLost) {
 			err = claimbinding.Check(claim, pv)
 		}
 		return need{claim: claim, bound: pv}, err
 	}
-	class, err := c.classOf(ctx, claim)
+	class, err := c.cluster.classOf(ctx, claim)
 	if err == nil {
 		err = checkClass(class)
 	}
@@ -274,7 +282,7 @@ func (p *Placement) add(n need, node *v1.Node) error {
 	}
 	needs := errors.Is(err, index.ErrNeedsData)
 	switch {
-	case needs && !c.canBeFilled(n.claim, n.class), !needs && !errors.Is(err, claimbinding.ErrUnbound), n.class.Provisioner == noProvisioner:
+	case needs && !canBeFilled(n.claim, n.class, c.isExternal), !needs && !errors.Is(err, claimbinding.ErrUnbound), n.class.Provisioner == noProvisioner:
 		return err
 	case !isAllowedOn(n.class, node):
 		return notMadeOn(err, n.class, node)
@@ -325,7 +333,7 @@ func (p *Placement) commit(ctx context.Context, provision []*v1.PersistentVolume
 	for _, claim := range provision {
 		next := claim.DeepCopy()
 		metav1.SetMetaDataAnnotation(&next.ObjectMeta, annSelectedNode, p.Node)
-		if _, err := p.placer.updateClaim(ctx, claim, next); err != nil {
+		if _, err := p.placer.writer.updateClaim(ctx, claim, next); err != nil {
 			return fmt.Errorf("select node %q for PersistentVolumeClaim %q: %w", p.Node, pvapi.NameOf(claim), err)
 		}
 	}
@@ -340,7 +348,7 @@ func (c *placer) bind(ctx context.Context, assumed *reservation.Entry) error {
 		return err
 	}
 	defer turn.Forget()
-	claim, exists, err := c.claims.get(ctx, id.NamespacedName)
+	claim, exists, err := c.cluster.claims.get(ctx, id.NamespacedName)
 	if err == nil && (!exists || claim.UID != id.UID) {
 		err = &volume.ObjectNotFoundError{Ref: pvapi.ClaimRef(id.NamespacedName)}
 	}
@@ -350,7 +358,7 @@ func (c *placer) bind(ctx context.Context, assumed *reservation.Entry) error {
 	if err != nil {
 		return err
 	}
-	if pv, err = c.updateVolume(ctx, pv, protectedVolume(boundVolume(pv, claim))); err != nil {
+	if pv, err = c.writer.updateVolume(ctx, pv, protectedVolume(boundVolume(pv, claim))); err != nil {
 		return fmt.Errorf("bind volume %q to PersistentVolumeClaim %q: %w", pv.Name, id, err)
 	}
 	assumed.Assume(pv)

@@ -82,7 +82,7 @@ func (c *placer) roomOf(ctx context.Context, class *storagev1.StorageClass) (roo
 	if !c.isExternal(class.Provisioner) {
 		return room{}, nil
 	}
-	live := objects.Live(c.objects)
+	live := objects.Live(c.cluster.objects)
 	driver, err := objects.Get[*storagev1.CSIDriver](ctx, live, volume.NewObjectRef(kindDriver, "", class.Provisioner))
 	if _, unknown := errors.AsType[*objects.UnknownKindError](err); unknown || errors.Is(err, volume.ErrNotFound) {
 		return room{}, nil

@@ -33,7 +33,7 @@ func (c *placer) reserveForPod(ctx context.Context, pod *v1.Pod, claim types.Nam
 		if other == nil {
 			return e, nil
 		}
-		placed, err := objects.Get[*v1.Pod](ctx, objects.Live(c.objects), volume.ObjectRef{Kind: pvapi.KindPod, NamespacedName: other.Pod().NamespacedName})
+		placed, err := objects.Get[*v1.Pod](ctx, objects.Live(c.cluster.objects), volume.ObjectRef{Kind: pvapi.KindPod, NamespacedName: other.Pod().NamespacedName})
 		if err != nil && !errors.Is(err, volume.ErrNotFound) {
 			return nil, err
 		}
@@ -46,19 +46,11 @@ func (c *placer) reserveForPod(ctx context.Context, pod *v1.Pod, claim types.Nam
 
 func usedBy(pod string) error { return fmt.Errorf("%w: pod %q", ErrUsedByOtherPod, pod) }
 
-// hasTerminalPhase is less than [volume.HasEnded]: as with Kubernetes' scheduler and
-// its condition Unused, the phase alone says whether a pod counts for placing others
-// and for that condition, though its node may not have let go of its volumes. What
-// destroys data, or gives it to another pod on a node, does not go by it.
-func hasTerminalPhase(pod *v1.Pod) bool {
-	return pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
-}
-
 // usedByOther returns the other pod that has a claim, if there is one. The API
 // itself is asked: two must not be placed because one was not heard of, and after
 // one has gone it is asked only once.
 func (c *placer) usedByOther(ctx context.Context, pod *v1.Pod, claim types.NamespacedName) (string, error) {
-	pods, err := objects.List[*v1.Pod](ctx, objects.Live(c.objects), pvapi.KindPod, claim.Namespace)
+	pods, err := objects.List[*v1.Pod](ctx, objects.Live(c.cluster.objects), pvapi.KindPod, claim.Namespace)
 	return userAmong(pods, pod, claim), err
 }
 

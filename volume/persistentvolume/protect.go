@@ -2,7 +2,6 @@ package persistentvolume
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -10,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume/internal/pvapi"
-	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
 )
 
@@ -19,26 +17,6 @@ const (
 	claimProtection  = "kubernetes.io/pvc-protection"
 	volumeProtection = "kubernetes.io/pv-protection"
 )
-
-// protectClaim keeps a claim that is not being deleted, or lets one go that no
-// pod uses.
-func (c *cluster) protectClaim(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
-	if slices.Contains(claim.Finalizers, claimProtection) == (claim.DeletionTimestamp == nil) {
-		return claim, nil
-	}
-	if claim.DeletionTimestamp == nil {
-		return c.updateClaim(ctx, claim, protectedClaim(claim))
-	}
-	if !c.podsComplete() {
-		return claim, nil
-	}
-	if used, err := c.isUsed(ctx, claim); err != nil || used {
-		return claim, err
-	}
-	next := claim.DeepCopy()
-	next.Finalizers = pvapi.Without(next.Finalizers, claimProtection)
-	return c.updateClaim(ctx, claim, next)
-}
 
 // protectedClaim and protectedVolume return a copy that is protected from now
 // on, unless it is being deleted; all else it shares.
@@ -69,21 +47,6 @@ func withOne(finalizers []string, one string) []string {
 	return append(slices.Clip(finalizers), one)
 }
 
-// isUsed reports whether a pod uses a claim. The API itself is asked before the
-// answer is no.
-func (c *cluster) isUsed(ctx context.Context, claim *v1.PersistentVolumeClaim) (bool, error) {
-	uses := func(pod *v1.Pod) bool { return usesClaim(pod, claim) }
-	if slices.ContainsFunc(c.users.of(pvapi.NameOf(claim)), uses) {
-		return true, nil
-	}
-	pods, err := objects.List[*v1.Pod](ctx, objects.Live(c.objects), pvapi.KindPod, claim.Namespace)
-	if i := slices.IndexFunc(pods, uses); err == nil && i >= 0 {
-		// That it has gone may never be heard of.
-		return true, fmt.Errorf("%w: pod %q uses the claim, which the cache has not heard of", objects.ErrConflict, pods[i].Name)
-	}
-	return false, err
-}
-
 // usesClaim reports whether a pod uses a claim, by Kubernetes' rules: one that
 // is not on a node yet does not, for no node starts a pod whose claim is being
 // deleted. One that has ended does, except with a claim of its own that it waits
@@ -112,9 +75,9 @@ func (r *reclaimer) protectVolume(ctx context.Context, pv *v1.PersistentVolume) 
 		if slices.Equal(next.Finalizers, pv.Finalizers) {
 			return pv, nil
 		}
-		return r.updateVolume(ctx, pv, &next)
+		return r.writer.updateVolume(ctx, pv, &next)
 	}
-	if pv.Status.Phase == v1.VolumeBound || !r.podsComplete() {
+	if pv.Status.Phase == v1.VolumeBound || !r.cluster.podsComplete() {
 		return pv, nil
 	}
 	next := pv.DeepCopy()
@@ -128,7 +91,7 @@ func (r *reclaimer) protectVolume(ctx context.Context, pv *v1.PersistentVolume) 
 			next.Finalizers = pvapi.Without(next.Finalizers, pvapi.DeletionFinalizer)
 		}
 	}
-	return r.updateVolume(ctx, pv, next)
+	return r.writer.updateVolume(ctx, pv, next)
 }
 
 // withDeletion returns finalizers with, or without, the one that lets a volume's
@@ -145,7 +108,7 @@ func (r *reclaimer) withDeletion(pv *v1.PersistentVolume, finalizers []string) [
 	if _, err := r.plugins.FindPluginByName(provisioner); err != nil {
 		return finalizers
 	}
-	if pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete || isOfDriver(pv, r.allPlugins()) {
+	if pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete || isOfDriver(pv, pluginsOf(r.plugins)) {
 		return pvapi.Without(finalizers, pvapi.DeletionFinalizer)
 	}
 	if r.operations.Status(releaseKey(pv)).State == operation.Done {
@@ -159,10 +122,18 @@ func (r *reclaimer) withDeletion(pv *v1.PersistentVolume, finalizers []string) [
 // for a claim that has not got it. That claim finds its storage again.
 func (r *reclaimer) storageStays(ctx context.Context, pv *v1.PersistentVolume) (bool, error) {
 	ref := pv.Spec.ClaimRef
-	if ref == nil || ref.UID == "" || pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete || isOfDriver(pv, r.allPlugins()) {
+	if ref == nil || ref.UID == "" || pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete || isOfDriver(pv, pluginsOf(r.plugins)) {
 		return true, nil
 	}
-	claim, exists, err := r.claims.getLive(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name})
+	claim, exists, err := r.cluster.claims.getLive(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name})
 	return err == nil && exists && claim.UID == ref.UID && claim.DeletionTimestamp == nil && claim.Spec.VolumeName == "" &&
 		isProvisioning(claim) && ProvisionedName(claim) == pv.Name, err
+}
+
+// hasTerminalPhase is less than [volume.HasEnded]: as with Kubernetes' scheduler and
+// its condition Unused, the phase alone says whether a pod counts for placing others
+// and for that condition, though its node may not have let go of its volumes. What
+// destroys data, or gives it to another pod on a node, does not go by it.
+func hasTerminalPhase(pod *v1.Pod) bool {
+	return pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
 }

@@ -15,9 +15,11 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/pvapi"
+	"github.com/podvol/podvol/volume/internal/work"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/reservation"
 )
 
 const (
@@ -25,7 +27,6 @@ const (
 	annProvisionerBeta = "volume.beta.kubernetes.io/storage-provisioner"
 	annSelectedNode    = "volume.kubernetes.io/selected-node"
 	noProvisioner      = "kubernetes.io/no-provisioner"
-	kindNode           = "Node"
 )
 
 // ProvisioningFinalizer is on a claim from before storage is made for it until
@@ -41,7 +42,17 @@ func ProvisionedName(claim *v1.PersistentVolumeClaim) string { return "pvc-" + s
 
 // provisioner has storage made for claims.
 type provisioner struct {
-	*cluster
+	duties     makerDuties
+	cluster    *cluster
+	writer     *writer
+	status     statusKeeper
+	plugins    *volume.VolumePluginMgr
+	table      *reservation.Table
+	waiting    *index.Waiting
+	operations *operation.Executor
+	events     *eventLog
+	unbound    *reasons
+	queue      *work.Queue[volume.ObjectRef]
 	// trustedClaims is ControllerConfig.TrustedClaims.
 	trustedClaims bool
 }
@@ -69,12 +80,12 @@ func (p *provisioner) provision(ctx context.Context, claim *v1.PersistentVolumeC
 		return true, p.missClass(ctx, claim, name, why)
 	case class.Provisioner == noProvisioner:
 		return false, nil
-	case p.isExternal(class.Provisioner):
+	case p.duties.isExternal(class.Provisioner):
 		return true, p.awaitExternal(ctx, claim, class, why)
 	}
-	if pv, exists := p.volumes.last(types.NamespacedName{Name: ProvisionedName(claim)}); exists && inherited && pv.DeletionTimestamp != nil {
+	if pv, exists := p.cluster.volumes.last(types.NamespacedName{Name: ProvisionedName(claim)}); exists && inherited && pv.DeletionTimestamp != nil {
 		p.unbound.set(pvapi.NameOf(claim), errMadeAgain)
-		return true, p.setPending(ctx, claim) // which is looked at again then
+		return true, p.status.setPending(ctx, claim) // which is looked at again then
 	}
 	key := provisionKey(claim)
 	if !inherited {
@@ -91,14 +102,14 @@ func (p *provisioner) provision(ctx context.Context, claim *v1.PersistentVolumeC
 	switch state {
 	case operation.Done: // and the volume stored, which has the claim looked at
 		p.operations.Forget(key)
-		if _, exists := p.volumes.last(types.NamespacedName{Name: ProvisionedName(claim)}); !exists { // but it has gone since
+		if _, exists := p.cluster.volumes.last(types.NamespacedName{Name: ProvisionedName(claim)}); !exists { // but it has gone since
 			p.queue.Add(pvapi.ClaimRef(pvapi.NameOf(claim)))
 		}
 		return true, nil
 	case operation.Running:
 		p.events.isSlow(claim, err)
 		p.unbound.set(pvapi.NameOf(claim), p.beingMade(claim, err))
-		return true, p.setPending(ctx, claim)
+		return true, p.status.setPending(ctx, claim)
 	}
 	if failed := p.failProvisioning(ctx, claim, failedToProvision(claim, err)); failed != nil {
 		return true, failed
@@ -118,13 +129,13 @@ func (p *provisioner) beginMaking(ctx context.Context, claim *v1.PersistentVolum
 	}
 	next, err := p.withProvisioning(claim, class)
 	if err == nil {
-		claim, err = p.updateClaim(ctx, claim, next)
+		claim, err = p.writer.updateClaim(ctx, claim, next)
 	}
 	if err != nil {
 		return claim, operation.Refused, err
 	}
 	if !inherited {
-		p.tellBegun(claim)
+		p.duties.tellBegun(claim)
 	}
 	state, err := p.operations.Do(provisionTask(claim, inherited, func(ctx context.Context) error { return p.makeVolume(ctx, claim, class) }))
 	return claim, state, err
@@ -138,16 +149,16 @@ func (p *provisioner) endAttempt(ctx context.Context, name types.NamespacedName,
 	if !attempt.Certain {
 		return nil
 	}
-	claim, exists, err := p.claims.get(ctx, name)
+	claim, exists, err := p.cluster.claims.get(ctx, name)
 	if err != nil || !exists || provisionKey(claim) != key {
 		return err
 	}
 	next := claim.DeepCopy()
 	endProvisioning(next)
-	if chosen := next.Annotations[annSelectedNode]; waits && (p.nodeName == "" || chosen != p.nodeName) && !attempt.TakenBack {
+	if chosen := next.Annotations[annSelectedNode]; waits && (p.cluster.nodeName == "" || chosen != p.cluster.nodeName) && !attempt.TakenBack {
 		delete(next.Annotations, annSelectedNode)
 	}
-	if _, err = p.updateClaim(ctx, claim, next); err == nil {
+	if _, err = p.writer.updateClaim(ctx, claim, next); err == nil {
 		p.operations.TakeBack(key)
 	}
 	return err
@@ -173,7 +184,7 @@ func failedToProvision(claim *v1.PersistentVolumeClaim, err error) error {
 func (p *provisioner) failProvisioning(ctx context.Context, claim *v1.PersistentVolumeClaim, why error) error {
 	p.events.is(claim, v1.EventTypeWarning, reasonProvisioningFailed, why.Error(), "")
 	p.unbound.set(pvapi.NameOf(claim), why)
-	return p.setPending(ctx, claim)
+	return p.status.setPending(ctx, claim)
 }
 
 // missClass is for a claim whose class does not exist, and that has found no volume
@@ -184,12 +195,12 @@ func (p *provisioner) missClass(ctx context.Context, claim *v1.PersistentVolumeC
 	waits := *why
 	waits.Err = fmt.Errorf("%w: %w", claimbinding.ErrUnbound, missing)
 	p.unbound.set(pvapi.NameOf(claim), &waits)
-	return p.setPending(ctx, claim)
+	return p.status.setPending(ctx, claim)
 }
 
 // awaitExternal asks another process for the volume.
 func (p *provisioner) awaitExternal(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why *index.UnboundError) error {
-	claim, err := p.updateClaim(ctx, claim, withProvisioner(claim, class))
+	claim, err := p.writer.updateClaim(ctx, claim, withProvisioner(claim, class))
 	if err != nil {
 		return err
 	}
@@ -198,7 +209,7 @@ func (p *provisioner) awaitExternal(ctx context.Context, claim *v1.PersistentVol
 	waits := *p.explainOnNode(ctx, claim, why)
 	waits.Err = fmt.Errorf("%w: it waits for a volume from the external provisioner %s", waits.Err, class.Provisioner)
 	p.unbound.set(pvapi.NameOf(claim), &waits)
-	return p.setPending(ctx, claim)
+	return p.status.setPending(ctx, claim)
 }
 
 func withProvisioner(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) *v1.PersistentVolumeClaim {
@@ -210,13 +221,13 @@ func withProvisioner(claim *v1.PersistentVolumeClaim, class *storagev1.StorageCl
 
 // reschedule gives the choice of a node back where nothing could be made.
 func (p *provisioner) reschedule(ctx context.Context, name types.NamespacedName) error {
-	claim, exists, err := p.claims.get(ctx, name)
+	claim, exists, err := p.cluster.claims.get(ctx, name)
 	if err != nil || !exists {
 		return err
 	}
 	next := claim.DeepCopy()
 	delete(next.Annotations, annSelectedNode)
-	_, err = p.updateClaim(ctx, claim, next)
+	_, err = p.writer.updateClaim(ctx, claim, next)
 	return err
 }
 
@@ -224,7 +235,7 @@ func (p *provisioner) reschedule(ctx context.Context, name types.NamespacedName)
 // Storage that was made, or may have been, gets its PersistentVolume, and is
 // reclaimed as after any claim's end.
 func (p *provisioner) finishProvisioning(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
-	if claim.DeletionTimestamp != nil && !p.podsComplete() {
+	if claim.DeletionTimestamp != nil && !p.cluster.podsComplete() {
 		return nil
 	}
 	turn, err := p.table.ReserveWriting(ctx, ProvisionedName(claim)) // so that it is not let go of meanwhile
@@ -232,14 +243,14 @@ func (p *provisioner) finishProvisioning(ctx context.Context, claim *v1.Persiste
 		return err
 	}
 	defer turn.Forget()
-	pv, stored, err := p.volumes.getLive(ctx, types.NamespacedName{Name: ProvisionedName(claim)})
+	pv, stored, err := p.cluster.volumes.getLive(ctx, types.NamespacedName{Name: ProvisionedName(claim)})
 	if err != nil || stored && p.isLetGo(pv) {
 		return err // once that is gone, what it says of the storage is asked for again
 	}
 	key := provisionKey(claim)
 	if !stored && !p.operations.Status(key).Certain {
 		p.waiting.Add(index.Wanted{Claim: claim, Delayed: true}) // for its class, if that is gone
-		class, err := p.classOf(ctx, claim)
+		class, err := p.cluster.classOf(ctx, claim)
 		if err != nil {
 			return err
 		}
@@ -265,7 +276,7 @@ func (p *provisioner) finishProvisioning(ctx context.Context, claim *v1.Persiste
 	}
 	next := claim.DeepCopy()
 	endProvisioning(next)
-	if _, err = p.updateClaim(ctx, claim, next); err == nil {
+	if _, err = p.writer.updateClaim(ctx, claim, next); err == nil {
 		p.operations.Forget(key)
 	}
 	return pvapi.IgnoreMissing(err)
@@ -274,7 +285,7 @@ func (p *provisioner) finishProvisioning(ctx context.Context, claim *v1.Persiste
 // isLetGo reports whether a volume is being deleted, and its storage, which is not
 // to stay, is not.
 func (p *provisioner) isLetGo(pv *v1.PersistentVolume) bool {
-	return pv.DeletionTimestamp != nil && pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete && !p.holdsStorage(pv)
+	return pv.DeletionTimestamp != nil && pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete && !holdsStorage(pv, p.duties.storageFinalizers())
 }
 
 // errMadeAgain is for a claim whose volume was deleted before it had it.
@@ -288,7 +299,7 @@ var errStorageIsThere = errors.New("the storage is there, and its PersistentVolu
 // stores its PersistentVolume.
 func (p *provisioner) makeVolume(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) error {
 	name := ProvisionedName(claim)
-	switch stored, exists, err := p.volumes.getLive(ctx, types.NamespacedName{Name: name}); {
+	switch stored, exists, err := p.cluster.volumes.getLive(ctx, types.NamespacedName{Name: name}); {
 	case err != nil:
 		return err
 	case exists && stored.DeletionTimestamp != nil && claim.DeletionTimestamp == nil && checkMadeFor(stored, claim) == nil:
@@ -305,17 +316,17 @@ func (p *provisioner) makeVolume(ctx context.Context, claim *v1.PersistentVolume
 		return err
 	}
 	if err := checkMade(pv, claim, node); err != nil {
-		return fmt.Errorf("the plugin %s %w; its storage may be there, and the plugin is asked again: mend it", p.pluginFor(class.Provisioner), err)
+		return fmt.Errorf("the plugin %s %w; its storage may be there, and the plugin is asked again: mend it", p.duties.pluginFor(class.Provisioner), err)
 	}
-	stored, err := update(ctx, p.objects.Create, p.madeFor(pv, claim, class))
+	stored, err := update(ctx, p.cluster.objects.Create, p.madeFor(pv, claim, class))
 	if errors.Is(err, objects.ErrExists) {
-		stored, _, err = p.volumes.getLive(ctx, types.NamespacedName{Name: name})
+		stored, _, err = p.cluster.volumes.getLive(ctx, types.NamespacedName{Name: name})
 		return errors.Join(err, checkMadeFor(stored, claim))
 	}
 	if err != nil {
 		return fmt.Errorf("%w: store PersistentVolume %q: %w", errStorageIsThere, name, err)
 	}
-	p.volumes.put(stored)
+	p.cluster.volumes.put(stored)
 	p.events.happened(claim, v1.EventTypeNormal, reasonProvisioningSucceeded, fmt.Sprintf("Successfully provisioned volume %s using %s", name, class.Provisioner))
 	return nil
 }
@@ -331,7 +342,7 @@ func (p *provisioner) prepareAs(ctx context.Context, claim *v1.PersistentVolumeC
 
 // prepare takes the steps before the storage is made.
 func (p *provisioner) prepare(ctx context.Context, claim *v1.PersistentVolumeClaim, with making) (volume.Provisioner, *v1.Node, error) {
-	attributes, err := p.attributesClassFor(ctx, claim, with.Class)
+	attributes, err := p.cluster.attributesClassFor(ctx, claim, with.Class)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -339,7 +350,7 @@ func (p *provisioner) prepare(ctx context.Context, claim *v1.PersistentVolumeCla
 	if err != nil {
 		return nil, nil, err
 	}
-	node, err := p.nodeNamed(ctx, with.Node)
+	node, err := p.cluster.nodeNamed(ctx, with.Node)
 	if errors.Is(err, volume.ErrNotFound) && isProvisioning(claim) {
 		err = fmt.Errorf("storage may have been made on node %q, which is gone: %w; have the node join again, or, if its storage is gone with it, remove the finalizer %s",
 			with.Node, err, ProvisioningFinalizer)
@@ -351,7 +362,7 @@ func (p *provisioner) newProvisioner(claim *v1.PersistentVolumeClaim, class *sto
 	if p.plugins == nil {
 		return nil, errNoPlugins
 	}
-	plugin, err := p.plugins.FindProvisionablePluginByName(p.pluginFor(class.Provisioner))
+	plugin, err := p.plugins.FindProvisionablePluginByName(p.duties.pluginFor(class.Provisioner))
 	if err != nil {
 		return nil, err
 	}
@@ -363,13 +374,6 @@ func (p *provisioner) newProvisioner(claim *v1.PersistentVolumeClaim, class *sto
 		PersistentVolumeReclaimPolicy: policyOf(class), MountOptions: class.MountOptions,
 		VolumeAttributesClass: attributes,
 	})
-}
-
-func policyOf(class *storagev1.StorageClass) v1.PersistentVolumeReclaimPolicy {
-	if class.ReclaimPolicy == nil {
-		return v1.PersistentVolumeReclaimDelete
-	}
-	return *class.ReclaimPolicy
 }
 
 // checkMade refuses what a plugin must not have made for a claim: bound, it would
@@ -428,7 +432,7 @@ func (p *provisioner) madeFor(pv *v1.PersistentVolume, claim *v1.PersistentVolum
 		Kind: pvapi.KindClaim, APIVersion: v1.SchemeGroupVersion.String(),
 		Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID,
 	}
-	p.complete(pv)
+	p.duties.complete(pv)
 	return pv
 }
 
@@ -437,4 +441,21 @@ func checkMadeFor(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) erro
 		return nil
 	}
 	return volume.Invalid("metadata.name", "PersistentVolume %q, whose name is this claim's, is not made for it; remove that volume", pv.Name)
+}
+
+// explainOnNode says of a claim whose pod was placed why there is no volume for it on
+// that node.
+func (p *provisioner) explainOnNode(ctx context.Context, claim *v1.PersistentVolumeClaim, why *index.UnboundError) *index.UnboundError {
+	if !errors.Is(why, index.ErrWaitsForConsumer) {
+		return why
+	}
+	node, err := p.cluster.selectedNode(ctx, claim)
+	if err != nil || node == nil {
+		return why
+	}
+	_, err = p.table.Match(index.Wanted{Claim: claim, NodeName: node.Name, NodeLabels: node.Labels})
+	if there, ok := errors.AsType[*index.UnboundError](err); ok {
+		return there
+	}
+	return why
 }

@@ -59,7 +59,7 @@ func madeWith(class *storagev1.StorageClass) *storagev1.StorageClass {
 
 // withProvisioning returns the claim as it is before its storage is made.
 func (p *provisioner) withProvisioning(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*v1.PersistentVolumeClaim, error) {
-	next, noted := p.begin(claim, class)
+	next, noted := p.duties.begin(claim, class)
 	if !waitsForConsumer(class) {
 		delete(next.Annotations, annSelectedNode) // also one that another program wrote: the pod is placed once the claim is bound
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,19 +15,56 @@ import (
 	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
-var errNoPlugins = errors.New("the controller has no plugins; give it some, or use persistentVolumeReclaimPolicy: Retain")
-
 // reclaimer does what becomes of volumes whose claims have left them, and protects them
 // until then.
-type reclaimer struct{ *cluster }
+type reclaimer struct {
+	duties     deleterDuties
+	cluster    *cluster
+	writer     *writer
+	status     statusKeeper
+	plugins    *volume.VolumePluginMgr
+	operations *operation.Executor
+	events     *eventLog
+}
+
+// release is for a volume whose claim has gone, or has another volume.
+func (r *reclaimer) release(ctx context.Context, pv *v1.PersistentVolume) error {
+	if phase := pv.Status.Phase; phase != v1.VolumeReleased && phase != v1.VolumeFailed {
+		var err error
+		if pv, err = r.status.setVolumePhase(ctx, pv, v1.VolumeReleased, ""); err != nil {
+			return err
+		}
+	}
+	return r.reclaim(ctx, pv)
+}
+
+// unbind makes a volume available again in which no claim has data: it was
+// emptied, or its claim has had another one from the start. What the controller
+// chose is free then, what the user chose waits for a claim of that name.
+func (r *reclaimer) unbind(ctx context.Context, pv *v1.PersistentVolume) error {
+	next := pv.DeepCopy()
+	if _, ours := next.Annotations[pvapi.AnnBoundByController]; ours {
+		next.Spec.ClaimRef = nil
+		delete(next.Annotations, pvapi.AnnBoundByController)
+	} else {
+		next.Spec.ClaimRef.UID = ""
+		next.Spec.ClaimRef.ResourceVersion = ""
+	}
+	pv, err := r.writer.updateVolume(ctx, pv, next)
+	if err != nil {
+		return err
+	}
+	_, err = r.status.setVolumePhase(ctx, pv, v1.VolumeAvailable, "")
+	return err
+}
 
 // reclaim does what the policy of a released volume says.
 func (r *reclaimer) reclaim(ctx context.Context, pv *v1.PersistentVolume) error {
-	if !r.podsComplete() {
+	if !r.cluster.podsComplete() {
 		return nil
 	}
 	policy := pv.Spec.PersistentVolumeReclaimPolicy
-	if isOfDriver(pv, r.allPlugins()) {
+	if isOfDriver(pv, pluginsOf(r.plugins)) {
 		policy = v1.PersistentVolumeReclaimRetain // as far as this controller goes
 	}
 	switch policy {
@@ -39,13 +74,13 @@ func (r *reclaimer) reclaim(ctx context.Context, pv *v1.PersistentVolume) error 
 		}
 		return r.recycle(ctx, pv)
 	case v1.PersistentVolumeReclaimDelete:
-		if !DeletesStorage(pv, r.allPlugins()) {
+		if !DeletesStorage(pv, pluginsOf(r.plugins)) {
 			return nil // the process that provisioned it deletes it
 		}
 		return r.deleteStorage(ctx, pv)
 	case v1.PersistentVolumeReclaimRetain, "":
 		// What failed before is not tried any more.
-		_, err := r.setVolumePhase(ctx, pv, v1.VolumeReleased, "")
+		_, err := r.status.setVolumePhase(ctx, pv, v1.VolumeReleased, "")
 		return err
 	}
 	return r.failReclaim(ctx, pv, reasonUnknownPolicy, fmt.Errorf("the volume has an unrecognized PersistentVolumeReclaimPolicy %q, so its data is kept; make it %s, %s or %s",
@@ -106,14 +141,14 @@ func reclaimTask(pv *v1.PersistentVolume, f func(context.Context) error) operati
 
 // deleteStorage deletes the storage, then the volume.
 func (r *reclaimer) deleteStorage(ctx context.Context, pv *v1.PersistentVolume) error {
-	if pv.DeletionTimestamp != nil && !r.holdsStorage(pv) {
+	if pv.DeletionTimestamp != nil && !holdsStorage(pv, r.duties.storageFinalizers()) {
 		return nil // it can go at any moment, so its storage has gone before, or is to stay
 	}
 	state, err := r.operations.Do(reclaimTask(pv, func(ctx context.Context) error {
 		if r.plugins == nil {
 			return volume.NothingDone(errNoPlugins)
 		}
-		plugin, spec, err := r.deleterOf(pv)
+		plugin, spec, err := r.duties.deleterOf(pv)
 		if err != nil {
 			return err
 		}
@@ -140,26 +175,26 @@ func (r *reclaimer) deleteStorage(ctx context.Context, pv *v1.PersistentVolume) 
 		return nil
 	}
 	next := pv.DeepCopy()
-	for _, held := range r.storageFinalizers() {
+	for _, held := range r.duties.storageFinalizers() {
 		next.Finalizers = pvapi.Without(next.Finalizers, held)
 	}
-	if pv, err = r.updateVolume(ctx, pv, next); err != nil {
+	if pv, err = r.writer.updateVolume(ctx, pv, next); err != nil {
 		return pvapi.IgnoreMissing(err)
 	}
 	if pv.DeletionTimestamp != nil {
 		return nil
 	}
-	if err := r.objects.Delete(ctx, pvapi.VolumeRef(pv.Name), objects.Preconditions{UID: pv.UID, ResourceVersion: pv.ResourceVersion}); err != nil {
+	if err := r.cluster.objects.Delete(ctx, pvapi.VolumeRef(pv.Name), objects.Preconditions{UID: pv.UID, ResourceVersion: pv.ResourceVersion}); err != nil {
 		return pvapi.IgnoreMissing(err)
 	}
-	_, _, err = r.volumes.getLive(ctx, types.NamespacedName{Name: pv.Name}) // to let it go, whether or not the cache has heard of it
+	_, _, err = r.cluster.volumes.getLive(ctx, types.NamespacedName{Name: pv.Name}) // to let it go, whether or not the cache has heard of it
 	return err
 }
 
 // failReclaim shows why a volume could not be reclaimed; it is tried again.
 func (r *reclaimer) failReclaim(ctx context.Context, pv *v1.PersistentVolume, reason string, why error) error {
 	r.events.is(pv, v1.EventTypeWarning, reason, why.Error(), "")
-	_, err := r.setVolumePhase(ctx, pv, v1.VolumeFailed, why.Error())
+	_, err := r.status.setVolumePhase(ctx, pv, v1.VolumeFailed, why.Error())
 	return err
 }
 
@@ -167,38 +202,6 @@ func (r *reclaimer) failReclaim(ctx context.Context, pv *v1.PersistentVolume, re
 // failure, so that it stays Released, as in Kubernetes.
 func (r *reclaimer) awaitRelease(ctx context.Context, pv *v1.PersistentVolume, reason string, why error) error {
 	r.events.is(pv, v1.EventTypeNormal, reason, why.Error(), "")
-	_, err := r.setVolumePhase(ctx, pv, v1.VolumeReleased, why.Error())
+	_, err := r.status.setVolumePhase(ctx, pv, v1.VolumeReleased, why.Error())
 	return err
-}
-
-// DeletesStorage reports whether a controller with these plugins deletes the
-// storage of a volume once its claim has left it: its reclaim policy is Delete, a
-// claim has or had it, and neither another process nor a CSI driver has
-// provisioned it, which then deletes it. Whether a plugin can, only the deletion
-// shows. The volume's finalizers do not count; there is no I/O.
-func DeletesStorage(pv *v1.PersistentVolume, plugins []volume.VolumePlugin) bool {
-	ref := pv.Spec.ClaimRef
-	return pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete && ref != nil && ref.UID != "" &&
-		!isOfDriver(pv, plugins) && !isForeign(pv.Annotations[pvapi.AnnProvisionedBy], plugins)
-}
-
-// isOfDriver reports whether a driver elsewhere does what a volume's reclaim policy
-// says: it was migrated to that driver, or it is a CSI volume which none of the
-// plugins supports.
-func isOfDriver(pv *v1.PersistentVolume, plugins []volume.VolumePlugin) bool {
-	if pv.Annotations[pvapi.AnnMigratedTo] == "" && pv.Spec.CSI == nil {
-		return false
-	}
-	if driver := pv.Annotations[pvapi.AnnMigratedTo]; driver != "" {
-		return !slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool { return p.GetPluginName() == driver })
-	}
-	spec := volume.NewSpecFromPersistentVolume(pv, false)
-	return !slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool { return p.CanSupport(spec) })
-}
-
-// isForeign reports whether another process provisions and deletes volumes of this
-// provisioner's name.
-func isForeign(provisioner string, plugins []volume.VolumePlugin) bool {
-	return provisioner != "" && !strings.HasPrefix(provisioner, pvapi.TreePrefix) &&
-		!slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool { return p.GetPluginName() == provisioner })
 }

@@ -1,0 +1,165 @@
+package persistentvolume
+
+import (
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pvapi"
+	"github.com/podvol/podvol/volume/internal/work"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/reservation"
+)
+
+// changes does what follows from a new version of an object ([latest]): it tells index,
+// reservations and operations of it, and enqueues the objects that it concerns.
+type changes struct {
+	cluster    *cluster
+	index      *index.Index
+	waiting    *index.Waiting
+	table      *reservation.Table
+	operations *operation.Executor
+	events     *eventLog
+	queue      *work.Queue[volume.ObjectRef]
+}
+
+// claimChanged enqueues the claim, the volumes that mean it, and the one that it
+// names no more. It does so after the controller's own reads and writes too: the
+// claim may be gone again by the time that they are noted. Only a claim that is
+// written for a pair is not enqueued.
+func (c *changes) claimChanged(name types.NamespacedName, prior, now *v1.PersistentVolumeClaim, how noticed) {
+	pair := ""
+	switch how {
+	case listed:
+		c.index.PutClaim(now)
+		c.expect(now)
+		return
+	case written:
+		c.index.PutClaim(now)
+		pair = now.Spec.VolumeName
+	case seen:
+		c.tellOfShrinking(prior, now)
+		c.index.PutClaim(now)
+		c.expect(now)
+		c.queue.Add(pvapi.ClaimRef(name))
+	case gone:
+		c.index.DeleteClaim(name)
+		c.events.settled(prior.UID)
+		c.events.settled(attributesOf(prior))
+		c.events.settled(slownessOf(prior))
+		c.operations.Forget(provisionKey(prior))
+		c.table.ForgetPods(name)
+		for _, pod := range c.cluster.users.of(name) { // it may be one to make again
+			c.queue.Add(volume.NewObjectRef(pvapi.KindPod, pod.Namespace, pod.Name))
+		}
+	}
+	if prior != nil && prior.Spec.VolumeName != "" && (how == gone || now.Spec.VolumeName != prior.Spec.VolumeName) {
+		c.queue.Add(pvapi.VolumeRef(prior.Spec.VolumeName)) // which it may have kept from others
+	}
+	for _, pv := range c.index.Meaning(name, pair) {
+		c.queue.Add(pvapi.VolumeRef(pv))
+	}
+}
+
+// expect has a claim wait that will be looked at, so that no volume that it could
+// have is shown as available first.
+func (c *changes) expect(claim *v1.PersistentVolumeClaim) {
+	if _, bound := claim.Annotations[pvapi.AnnBindCompleted]; bound || claim.DeletionTimestamp != nil || claim.Spec.VolumeName != "" || !c.cluster.isSelected(pvapi.ClaimRef(pvapi.NameOf(claim))) {
+		return
+	}
+	name := pvapi.ClaimClass(claim, "")
+	if pvapi.WantsDefaultClass(claim) {
+		name = DefaultClass(c.cluster.classes.all())
+	}
+	class, _ := c.cluster.classes.last(types.NamespacedName{Name: name})
+	wanted := wantedNow(claim, class)
+	wanted.DefaultClass = name
+	c.waiting.Add(wanted)
+}
+
+// volumeChanged enqueues the volume, and the claims that it means or that name it.
+func (c *changes) volumeChanged(name types.NamespacedName, prior, now *v1.PersistentVolume, how noticed) {
+	var pair types.NamespacedName
+	switch how {
+	case listed:
+		c.index.Put(now)
+		return
+	case written:
+		pair, _ = pvapi.ClaimRefOf(now)
+	}
+	claims := c.index.ClaimsOf(name.Name, pair) // before and, below, after
+	if how == gone {
+		c.index.Delete(name.Name)
+		c.operations.Forget(releaseKey(prior))
+		c.events.settled(prior.UID)
+		c.events.settled(slownessOf(prior))
+	} else {
+		c.index.Put(now)
+		if prior != nil && !isSameRelease(prior, now) {
+			c.operations.Forget(releaseKey(prior))
+			c.events.settled(prior.UID)
+			c.events.settled(slownessOf(prior))
+		}
+	}
+	for _, claim := range claims {
+		c.queue.Add(pvapi.ClaimRef(claim))
+	}
+	if how != seen {
+		return
+	}
+	if claim, ok := pvapi.ClaimRefOf(now); ok {
+		c.queue.Add(pvapi.ClaimRef(claim))
+	}
+	c.queue.Add(pvapi.VolumeRef(name.Name))
+}
+
+// classChanged enqueues the claims that wait for the class, or for any to be the
+// default.
+func (c *changes) classChanged(name types.NamespacedName, _, _ *storagev1.StorageClass, _ noticed) {
+	for _, claim := range append(c.waiting.OfClass(name.Name), c.waiting.OfClass("")...) {
+		if waits, known := c.cluster.claims.last(claim); known {
+			c.operations.Hurry(provisionKey(waits))
+		}
+		c.queue.Add(pvapi.ClaimRef(claim))
+	}
+}
+
+// podChanged enqueues the pod, and the claims that it names, or has named.
+func (c *changes) podChanged(name types.NamespacedName, prior, now *v1.Pod, how noticed) {
+	c.cluster.users.replace(prior, now)
+	if prior != nil {
+		c.enqueueClaims(prior)
+	}
+	if how != gone {
+		c.enqueueClaims(now)
+		c.queue.Add(volume.NewObjectRef(pvapi.KindPod, name.Namespace, name.Name)) // which may have claims to make
+		return
+	}
+	for i := range prior.Spec.Volumes {
+		c.events.settled(volumeOf(prior, prior.Spec.Volumes[i].Name))
+	}
+}
+
+func (c *changes) enqueueClaims(pod *v1.Pod) {
+	for _, claim := range claimsOfPod(pod) {
+		c.queue.Add(pvapi.ClaimRef(claim))
+	}
+}
+
+// tellOfShrinking is for a bound claim that was changed to ask for less than it
+// asked for and has. Nothing becomes smaller. Kubernetes' API server refuses
+// that, and only lets a size be taken back that was not reached (KEP-1790).
+func (c *changes) tellOfShrinking(prior, now *v1.PersistentVolumeClaim) {
+	if prior == nil || prior.UID != now.UID || now.Annotations[pvapi.AnnBindCompleted] == "" {
+		return
+	}
+	was, want, have := requestOf(prior), requestOf(now), now.Status.Capacity[v1.ResourceStorage]
+	if want.Cmp(was) < 0 && want.Cmp(have) < 0 {
+		c.events.happened(now, v1.EventTypeWarning, reasonResizeFailed,
+			fmt.Sprintf("a volume cannot be made smaller: it asks for %s, and has %s; ask for %s again", want.String(), have.String(), was.String()))
+	}
+}

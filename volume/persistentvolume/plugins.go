@@ -1,0 +1,68 @@
+package persistentvolume
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pvapi"
+)
+
+var errNoPlugins = errors.New("the controller has no plugins; give it some, or use persistentVolumeReclaimPolicy: Retain")
+
+// isOfDriver reports whether a driver elsewhere does what a volume's reclaim policy
+// says: it was migrated to that driver, or it is a CSI volume which none of the
+// plugins supports.
+func isOfDriver(pv *v1.PersistentVolume, plugins []volume.VolumePlugin) bool {
+	if pv.Annotations[pvapi.AnnMigratedTo] == "" && pv.Spec.CSI == nil {
+		return false
+	}
+	if driver := pv.Annotations[pvapi.AnnMigratedTo]; driver != "" {
+		return !slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool { return p.GetPluginName() == driver })
+	}
+	spec := volume.NewSpecFromPersistentVolume(pv, false)
+	return !slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool { return p.CanSupport(spec) })
+}
+
+// isForeign reports whether another process provisions and deletes volumes of this
+// provisioner's name.
+func isForeign(provisioner string, plugins []volume.VolumePlugin) bool {
+	return provisioner != "" && !strings.HasPrefix(provisioner, pvapi.TreePrefix) &&
+		!slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool { return p.GetPluginName() == provisioner })
+}
+
+// DeletesStorage reports whether a controller with these plugins deletes the
+// storage of a volume once its claim has left it: its reclaim policy is Delete, a
+// claim has or had it, and neither another process nor a CSI driver has
+// provisioned it, which then deletes it. Whether a plugin can, only the deletion
+// shows. The volume's finalizers do not count; there is no I/O.
+func DeletesStorage(pv *v1.PersistentVolume, plugins []volume.VolumePlugin) bool {
+	ref := pv.Spec.ClaimRef
+	return pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete && ref != nil && ref.UID != "" &&
+		!isOfDriver(pv, plugins) && !isForeign(pv.Annotations[pvapi.AnnProvisionedBy], plugins)
+}
+
+// pluginsOf returns all plugins, none of nil.
+func pluginsOf(all *volume.VolumePluginMgr) []volume.VolumePlugin {
+	if all == nil {
+		return nil
+	}
+	return all.Plugins()
+}
+
+// pluginOf returns the plugin that mounts a volume.
+func pluginOf(all *volume.VolumePluginMgr, pv *v1.PersistentVolume) (volume.VolumePlugin, error) {
+	if all == nil {
+		return nil, errNoPlugins
+	}
+	return all.FindPluginBySpec(volume.NewSpecFromPersistentVolume(pv, false))
+}
+
+// holdsStorage reports whether a volume stays until its storage was deleted here, by one of
+// some finalizers.
+func holdsStorage(pv *v1.PersistentVolume, finalizers []string) bool {
+	return slices.ContainsFunc(finalizers, func(held string) bool { return slices.Contains(pv.Finalizers, held) })
+}
