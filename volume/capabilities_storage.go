@@ -48,22 +48,6 @@ type Deleter interface {
 	Delete(ctx context.Context) error
 }
 
-// StorageFinder is implemented by deleters that know whether the storage existed
-// before Delete. Absent: it existed.
-type StorageFinder interface {
-	Deleter
-	// Found reports whether the storage existed. It is called once Delete has
-	// returned nil.
-	Found() bool
-}
-
-// FoundStorage reports whether the storage that d deleted existed before; see
-// [StorageFinder].
-func FoundStorage(d Deleter) bool {
-	f, ok := d.(StorageFinder)
-	return !ok || f.Found()
-}
-
 // AsDeletable returns p's [DeletableVolumePlugin], if it is one.
 func AsDeletable(p VolumePlugin) (DeletableVolumePlugin, bool) {
 	c, ok := p.(DeletableVolumePlugin)

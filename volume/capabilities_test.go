@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 func TestSupportsMountOption(t *testing.T) {
@@ -49,7 +50,7 @@ func TestDescribeSource(t *testing.T) {
 		{"the name of the data", &basic{dataName: "10.0.0.1/export"}, "10.0.0.1/export"},
 		{"the name of the volume", &basic{dataName: "unused", nameErr: errors.New("not mine")}, "data"},
 	} {
-		if got := volume.DescribeSource(tc.plugin, nfsSpec()); got != tc.want {
+		if got := volumesource.Describe(tc.plugin, nfsSpec()); got != tc.want {
 			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
 		}
 	}
@@ -81,13 +82,13 @@ func TestSharesData(t *testing.T) {
 		"other name":   {plugin: namedBySpec{&basic{}}, a: "x", b: "x/y"},
 		"its own idea": {plugin: nesting{namedBySpec{&basic{}}}, a: "x", b: "x/y", want: true},
 	} {
-		got, err := volume.SharesData(tc.plugin, named(tc.a), named(tc.b))
+		got, err := volumesource.SharesData(tc.plugin, named(tc.a), named(tc.b))
 		if err != nil || got != tc.want {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
 	}
 	failing := &basic{nameErr: errors.New("no name")}
-	if got, err := volume.SharesData(failing, named("x"), named("x")); err == nil || got {
+	if got, err := volumesource.SharesData(failing, named("x"), named("x")); err == nil || got {
 		t.Errorf("without names: %v, %v", got, err)
 	}
 }

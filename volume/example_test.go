@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // memory is a role: it keeps secrets in a map.
@@ -87,7 +88,7 @@ func ExampleVolumePluginMgr() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(plugin.GetPluginName(), "mounts", volume.DescribeSource(plugin, volume.NewSpecFromVolume(model)))
+	fmt.Println(plugin.GetPluginName(), "mounts", volumesource.Describe(plugin, volume.NewSpecFromVolume(model)))
 
 	source := &v1.Volume{Name: "source", VolumeSource: v1.VolumeSource{GitRepo: &v1.GitRepoVolumeSource{}}}
 	_, err = mgr.FindPluginBySpec(volume.NewSpecFromVolume(source))

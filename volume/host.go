@@ -7,13 +7,14 @@ import (
 	"io/fs"
 	"path/filepath"
 	"reflect"
-	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	mountutils "k8s.io/mount-utils"
+
+	"github.com/podvol/podvol/volume/layout"
 )
 
 // VolumeHost is the part of the node that every plugin needs. Its methods do no
@@ -218,24 +219,17 @@ func (e *MissingRoleError) Error() string {
 
 // GetPodVolumeDir implements [VolumeHost].
 func (h *Host) GetPodVolumeDir(podUID types.UID, plugin, volume string) string {
-	return filepath.Join(h.podDir(podUID), "volumes", EscapeQualifiedName(plugin), volume)
+	return filepath.Join(h.podDir(podUID), "volumes", layout.EscapeQualifiedName(plugin), volume)
 }
 
 // GetPodPluginDir implements [VolumeHost].
 func (h *Host) GetPodPluginDir(podUID types.UID, plugin string) string {
-	return filepath.Join(h.podDir(podUID), "plugins", EscapeQualifiedName(plugin))
+	return filepath.Join(h.podDir(podUID), "plugins", layout.EscapeQualifiedName(plugin))
 }
 
 // GetPluginDir implements [VolumeHost].
 func (h *Host) GetPluginDir(plugin string) string {
 	return filepath.Join(h.RootDir, "plugins", plugin)
-}
-
-// GetPodVolumeDeviceDir returns <root>/pods/<uid>/volumeDevices/<plugin~>. The
-// links to the devices of a pod's block volumes are there.
-func GetPodVolumeDeviceDir(host VolumeHost, podUID types.UID, plugin string) string {
-	pod := filepath.Dir(filepath.Dir(host.GetPodPluginDir(podUID, plugin)))
-	return filepath.Join(pod, "volumeDevices", EscapeQualifiedName(plugin))
 }
 
 // GetMounter implements [VolumeHost].
@@ -277,10 +271,3 @@ func (h *Host) Roles() []any {
 func (h *Host) podDir(podUID types.UID) string {
 	return filepath.Join(h.RootDir, "pods", string(podUID))
 }
-
-// EscapeQualifiedName replaces the slash of a qualified name by "~". Directories
-// below pods/ are named so.
-func EscapeQualifiedName(name string) string { return strings.ReplaceAll(name, "/", "~") }
-
-// UnescapeQualifiedName undoes [EscapeQualifiedName].
-func UnescapeQualifiedName(name string) string { return strings.ReplaceAll(name, "~", "/") }

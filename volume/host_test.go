@@ -12,6 +12,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/layout"
 )
 
 // The paths are the kubelet's, letter by letter.
@@ -20,7 +21,7 @@ func TestHostDirectories(t *testing.T) {
 	for _, tc := range []struct{ got, want string }{
 		{h.GetPodVolumeDir("0a-1b", "kubernetes.io/nfs", "nfs211"), "/var/lib/kubelet/pods/0a-1b/volumes/kubernetes.io~nfs/nfs211"},
 		{h.GetPodVolumeDir("0a-1b", "kubernetes.io/csi", "pv-1"), "/var/lib/kubelet/pods/0a-1b/volumes/kubernetes.io~csi/pv-1"},
-		{volume.GetPodVolumeDeviceDir(h, "0a-1b", "kubernetes.io/csi"), "/var/lib/kubelet/pods/0a-1b/volumeDevices/kubernetes.io~csi"},
+		{layout.GetPodVolumeDeviceDir(h, "0a-1b", "kubernetes.io/csi"), "/var/lib/kubelet/pods/0a-1b/volumeDevices/kubernetes.io~csi"},
 		{h.GetPodPluginDir("0a-1b", "kubernetes.io/empty-dir"), "/var/lib/kubelet/pods/0a-1b/plugins/kubernetes.io~empty-dir"},
 		{h.GetPluginDir("kubernetes.io/local-volume"), "/var/lib/kubelet/plugins/kubernetes.io/local-volume"},
 		{h.GetPluginDir("kubernetes.io/csi"), "/var/lib/kubelet/plugins/kubernetes.io/csi"},
@@ -51,10 +52,10 @@ func TestEscapeQualifiedName(t *testing.T) {
 		"unqualified":            "unqualified",
 		"":                       "",
 	} {
-		if got := volume.EscapeQualifiedName(name); got != escaped {
+		if got := layout.EscapeQualifiedName(name); got != escaped {
 			t.Errorf("EscapeQualifiedName(%q) = %q, want %q", name, got, escaped)
 		}
-		if got := volume.UnescapeQualifiedName(escaped); got != name {
+		if got := layout.UnescapeQualifiedName(escaped); got != name {
 			t.Errorf("UnescapeQualifiedName(%q) = %q, want %q", escaped, got, name)
 		}
 	}

@@ -5,12 +5,12 @@ import (
 	"reflect"
 )
 
-// HostedPlugin is implemented by plugins that return the host of their last Init,
+// hostedPlugin is implemented by plugins that return the host of their last Init,
 // as podvol's own do. By it a [VolumePluginMgr] finds that another one has
 // initialised the same plugin since. Such a plugin would put its volumes below
 // the other's root directory. The method is safe for concurrent use. Absent:
 // sharing is not found.
-type HostedPlugin interface {
+type hostedPlugin interface {
 	VolumePlugin
 	InitHost() VolumeHost
 }
@@ -19,7 +19,7 @@ type HostedPlugin interface {
 // does not refuse a restart in one process: the former manager looks nothing up
 // any more.
 func (m *VolumePluginMgr) owned(p VolumePlugin) (VolumePlugin, error) {
-	hosted, ok := p.(HostedPlugin)
+	hosted, ok := p.(hostedPlugin)
 	if !ok {
 		return p, nil
 	}

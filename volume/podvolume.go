@@ -9,11 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// DeletingPrefix begins the name of a directory whose contents are being removed.
-// Such directories are beside the volumes. No volume's name can begin so. After a
-// crash the next teardown of the volume removes the rest.
-const DeletingPrefix = "deleting~"
-
 // PodVolume is the identity of one volume of one pod. Most mounters and
 // unmounters need it and embed it. Its methods do no I/O. It is a plain value.
 type PodVolume struct {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // later is an error that says when to try again.
@@ -29,7 +30,7 @@ func TestRetryAt(t *testing.T) {
 }
 
 func TestHealthOfAPluginWithoutABook(t *testing.T) {
-	if h, ok := volume.HealthOf(&basic{}, nfsSpec()); ok || h != (volume.SourceHealth{}) {
+	if h, ok := volumesource.HealthOf(&basic{}, nfsSpec()); ok || h != (volumesource.Health{}) {
 		t.Errorf("%+v, %v", h, ok)
 	}
 }

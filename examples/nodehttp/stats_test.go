@@ -19,6 +19,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // servers answer for volumes by name, or never.
@@ -157,7 +158,7 @@ func gather(t *testing.T, c prometheus.Collector) map[string]*dto.MetricFamily {
 func serverRow(name, server string, answers bool) volumemanager.VolumeStatus {
 	row := claimRow(name, "web")
 	row.Plugin = "kubernetes.io/nfs"
-	row.Server = volume.SourceHealth{Source: server, Answers: answers, Since: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC), Failures: 3}
+	row.Server = volumesource.Health{Source: server, Answers: answers, Since: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC), Failures: 3}
 	return row
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/plugins"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // deletedText is kubectl's.
@@ -109,7 +110,7 @@ func sourceOf(pv *v1.PersistentVolume) string {
 	spec := volume.NewSpecFromPersistentVolume(pv, false)
 	for _, plugin := range plugins.All() {
 		if plugin.CanSupport(spec) {
-			return strings.TrimSpace(volume.DescribeSource(plugin, spec))
+			return strings.TrimSpace(volumesource.Describe(plugin, spec))
 		}
 	}
 	return "in its source"

@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 func serverRow(name, server string, answers bool) volumemanager.VolumeStatus {
 	row := volumemanager.VolumeStatus{PodUID: "web", Volume: name, State: volumemanager.StateMounted}
 	row.Plugin = "kubernetes.io/nfs"
-	row.Server = volume.SourceHealth{Source: server, Answers: answers, Since: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC), Failures: 3}
+	row.Server = volumesource.Health{Source: server, Answers: answers, Since: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC), Failures: 3}
 	return row
 }
 

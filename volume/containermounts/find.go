@@ -9,6 +9,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/podstate"
 )
 
 // unknownContainer says that a pod has no container of a name, and which there are.
@@ -21,7 +22,7 @@ func unknownContainer(pod types.NamespacedName, name string, there []string) err
 }
 
 func findContainer(pod *v1.Pod, name string) (found *v1.Container, at string) {
-	volume.EachContainer(pod, func(spec *v1.Container, field string) bool {
+	podstate.EachContainer(pod, func(spec *v1.Container, field string) bool {
 		if spec.Name == name {
 			found, at = spec, field
 		}
@@ -31,7 +32,7 @@ func findContainer(pod *v1.Pod, name string) (found *v1.Container, at string) {
 }
 
 func containerNames(pod *v1.Pod) (names []string) {
-	volume.EachContainer(pod, func(spec *v1.Container, _ string) bool {
+	podstate.EachContainer(pod, func(spec *v1.Container, _ string) bool {
 		names = append(names, spec.Name)
 		return true
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
+	"github.com/podvol/podvol/volume/podstate"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -98,7 +99,7 @@ type waitingPod struct {
 func (w waitingPod) rows() (rows []volumemanager.VolumeStatus) {
 	for i := range w.pod.Spec.Volumes {
 		v := &w.pod.Spec.Volumes[i]
-		if claim, isClaim := claimOf(w.pod, v); isClaim && volume.UsedByContainer(w.pod, v.Name) {
+		if claim, isClaim := claimOf(w.pod, v); isClaim && podstate.UsesVolume(w.pod, v.Name) {
 			rows = append(rows, volumemanager.VolumeStatus{
 				Pod: types.NamespacedName{Namespace: w.pod.Namespace, Name: w.pod.Name}, PodUID: w.pod.UID,
 				Volume: v.Name, Claim: claim, State: volumemanager.StatePending, Since: w.since, Wanted: true, Err: volume.NothingDone(w.reason(claim)),

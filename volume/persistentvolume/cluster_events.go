@@ -17,7 +17,7 @@ type EventRecorder interface {
 
 // ReasonStorageMissing is the reason of a Normal event about a PersistentVolume that
 // is deleted although there was no storage to delete, where its plugin can tell
-// (volume.StorageFinder).
+// (reclaim.StorageFinder).
 const ReasonStorageMissing = "VolumeStorageMissing"
 
 // Reasons of events, as in Kubernetes' controllers.

@@ -130,7 +130,7 @@ func (r *reclaimer) storageStays(ctx context.Context, pv *v1.PersistentVolume) (
 		isProvisioning(claim) && ProvisionedName(claim) == pv.Name, err
 }
 
-// hasTerminalPhase is less than [volume.HasEnded]: as with Kubernetes' scheduler and
+// hasTerminalPhase is less than [podstate.HasEnded]: as with Kubernetes' scheduler and
 // its condition Unused, the phase alone says whether a pod counts for placing others
 // and for that condition, though its node may not have let go of its volumes. What
 // destroys data, or gives it to another pod on a node, does not go by it.

@@ -12,6 +12,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
+	"github.com/podvol/podvol/volume/reclaim"
 	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
@@ -159,7 +160,7 @@ func (r *reclaimer) deleteStorage(ctx context.Context, pv *v1.PersistentVolume) 
 		if err := deleter.Delete(ctx); err != nil {
 			return err
 		}
-		if !volume.FoundStorage(deleter) {
+		if !reclaim.FoundStorage(deleter) {
 			r.events.happened(pv, v1.EventTypeNormal, ReasonStorageMissing, "The volume's storage was not there, so nothing was deleted")
 		}
 		return nil

@@ -8,8 +8,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/podvol/podvol/volume"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/podstate"
 )
 
 // ErrConflict is the cause where a file system is mounted with one SELinux label, and is
@@ -87,7 +89,7 @@ func (p Policy) mountsWithLabel(pod *v1.Pod, pv *v1.PersistentVolume) bool {
 // labelsOf are the labels of the pod's containers that mount one of these
 // volumes, sorted, each once. Containers whose label is not known do not count.
 func (p Policy) labelsOf(pod *v1.Pod, names []string) (labels []string, err error) {
-	volume.EachContainer(pod, func(c *v1.Container, _ string) bool {
+	podstate.EachContainer(pod, func(c *v1.Container, _ string) bool {
 		mounts := slices.ContainsFunc(c.VolumeMounts, func(v v1.VolumeMount) bool { return slices.Contains(names, v.Name) })
 		options := seLinuxOptions(pod, c)
 		if !mounts || options == nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager/internal/blockmap"
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // mapping is the mounter of a block volume: what it sets up is the pod's link to the device.
@@ -138,7 +139,7 @@ func (v *recovery) rebuildBlock(ctx context.Context, key rootdir.Key, plugin vol
 	}
 	return &mountrecord.Record{
 		PodUID: key.PodUID, Volumes: []string{key.Spec}, Plugin: key.Plugin, Path: link,
-		Source: volume.DescribeSource(plugin, spec), PersistentVolume: spec.PersistentVolume, ReadOnly: spec.ReadOnly,
+		Source: volumesource.Describe(plugin, spec), PersistentVolume: spec.PersistentVolume, ReadOnly: spec.ReadOnly,
 		Rebuilt: true, Guessed: true,
 	}, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/layout"
 )
 
 // blockDisk is a disk that pods can have as a device. Its nodes are files of a
@@ -64,7 +65,7 @@ func (v *blockDiskVolume) GetGlobalMapPath(*volume.Spec) (string, error) {
 }
 
 func (v *blockDiskVolume) GetPodDeviceMapPath() (dir, name string) {
-	return volume.GetPodVolumeDeviceDir(v.disk.host, v.pod, diskPlugin), v.name
+	return layout.GetPodVolumeDeviceDir(v.disk.host, v.pod, diskPlugin), v.name
 }
 
 func (v *blockDiskVolume) GetStagingPath() string { return "" }

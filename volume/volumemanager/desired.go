@@ -10,6 +10,8 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podspec"
+	"github.com/podvol/podvol/volume/podcheck"
+	"github.com/podvol/podvol/volume/podstate"
 	"github.com/podvol/podvol/volume/validation"
 	"github.com/podvol/podvol/volume/volumemanager/internal/lifecycle"
 )
@@ -55,7 +57,7 @@ func (m *Manager) PutPod(pod *v1.Pod) error {
 	if m.life.IsStopped() {
 		return ErrStopped
 	}
-	if volume.HasEnded(pod) {
+	if podstate.HasEnded(pod) {
 		m.desired.endPod(pod)
 		return nil
 	}
@@ -101,7 +103,7 @@ func (w *desiredStateOfWorld) declare(pod *v1.Pod) *podState {
 			continue // another volume of the same claim
 		}
 		s.names = names
-		s.wanted = slices.ContainsFunc(names, func(name string) bool { return volume.UsedByContainer(p.pod, name) })
+		s.wanted = slices.ContainsFunc(names, func(name string) bool { return podstate.UsesVolume(p.pod, name) })
 		s.unused = !s.wanted
 		if s.unused {
 			w.actual.rest(s)
@@ -213,7 +215,7 @@ func checkVolumes(pod *v1.Pod) error {
 func checkByPlugins(plugins []volume.VolumePlugin, pod *v1.Pod) error {
 	var faults []error
 	for _, plugin := range plugins {
-		faults = append(faults, volume.CheckPod(plugin, pod))
+		faults = append(faults, podcheck.Check(plugin, pod))
 	}
 	return errors.Join(faults...)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/podspec"
+	"github.com/podvol/podvol/volume/podcheck"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
@@ -40,7 +41,7 @@ func (o *operationExecutor) tellShortfalls(u *setUp) {
 	if err != nil {
 		return // it has just set the volume up
 	}
-	for _, s := range volume.Shortfalls(plugin, u.record.Spec(), u.pod) {
+	for _, s := range podcheck.Shortfalls(plugin, u.record.Spec(), u.pod) {
 		o.events.Event(u.pod, v1.EventTypeNormal, s.Reason, s.Message)
 	}
 }

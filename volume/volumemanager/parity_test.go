@@ -115,7 +115,7 @@ func TestEveryFieldHasAFate(t *testing.T) {
 		fields := manifestFields(f.of)
 		for _, name := range fields {
 			if n := count(known, name); n != 1 {
-				t.Errorf("%s.%s is listed %d times: say once what becomes of it, and refuse it or tell of it (volume.Shortfall) if nothing does", f.of.Name(), name, n)
+				t.Errorf("%s.%s is listed %d times: say once what becomes of it, and refuse it or tell of it (podcheck.Shortfall) if nothing does", f.of.Name(), name, n)
 			}
 		}
 		for _, name := range known {

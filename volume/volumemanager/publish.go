@@ -11,6 +11,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // publisher tells of the volumes' states: in rows, to subscribers, and to the calls that wait.
@@ -138,16 +139,16 @@ func (p *publisher) sortedRows(volumes iter.Seq[*podVolume]) (all []VolumeStatus
 
 // healthOf is what the plugin knows of the volume's server; zero: it keeps no
 // book, or it is not known yet which plugin and server it is.
-func (p *publisher) healthOf(s *podVolume) volume.SourceHealth {
+func (p *publisher) healthOf(s *podVolume) volumesource.Health {
 	r := s.describe()
 	if r.Plugin == "" || r.InlineVolume == nil && r.PersistentVolume == nil {
-		return volume.SourceHealth{}
+		return volumesource.Health{}
 	}
 	plugin, err := p.plugins.FindPluginByName(r.Plugin)
 	if err != nil {
-		return volume.SourceHealth{}
+		return volumesource.Health{}
 	}
-	health, _ := volume.HealthOf(plugin, r.Spec())
+	health, _ := volumesource.HealthOf(plugin, r.Spec())
 	return health
 }
 

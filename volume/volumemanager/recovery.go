@@ -12,6 +12,7 @@ import (
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // recovery learns what an earlier process has left: from records, directories and the
@@ -245,7 +246,7 @@ func (v *recovery) rebuild(ctx context.Context, key rootdir.Key) (*mountrecord.R
 	}
 	return &mountrecord.Record{
 		PodUID: key.PodUID, Volumes: []string{key.Spec}, Plugin: key.Plugin, Path: path,
-		Source:       volume.DescribeSource(plugin, found.Spec),
+		Source:       volumesource.Describe(plugin, found.Spec),
 		InlineVolume: found.Spec.Volume, PersistentVolume: found.Spec.PersistentVolume, ReadOnly: found.Spec.ReadOnly,
 		SELinuxLabel: found.SELinuxMountContext,
 		Rebuilt:      true, Guessed: !found.Complete,

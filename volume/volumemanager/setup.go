@@ -19,6 +19,7 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 	"github.com/podvol/podvol/volume/volumemanager/internal/progress"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // operationExecutor carries out the operations that the reconciler decides on: it sets volumes
@@ -197,7 +198,7 @@ func (o *operationExecutor) resolve(ctx context.Context, depends dependencies.Fi
 	if u.plugin, err = o.plugins.FindPluginBySpec(u.spec); err != nil {
 		return err
 	}
-	u.record.Plugin, u.record.Source = u.plugin.GetPluginName(), volume.DescribeSource(u.plugin, u.spec)
+	u.record.Plugin, u.record.Source = u.plugin.GetPluginName(), volumesource.Describe(u.plugin, u.spec)
 	if err := podspec.CheckMountOptions(u.plugin, u.spec); err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // VolumeState is how far a volume is.
@@ -35,7 +36,7 @@ const (
 	StateDetached VolumeState = "detached"
 	// StateUnused: no container of the pod uses the volume, so it is not mounted and
 	// nothing that it needs is looked up, as with the kubelet; see
-	// volume.UsedByContainer. It is mounted once the pod is declared with a
+	// podstate.UsesVolume. It is mounted once the pod is declared with a
 	// container that uses it, for example an ephemeral one. If the last such
 	// container leaves the declaration, it stays mounted until the pod goes.
 	StateUnused VolumeState = "not used"
@@ -104,7 +105,7 @@ type VolumeStatus struct {
 	// mounts of all pods' volumes; its Source is empty where the volume has no
 	// server, or its plugin keeps no book of them. A volume that is mounted has it
 	// too, and is not affected.
-	Server volume.SourceHealth
+	Server volumesource.Health
 }
 
 func compareStatus(a, b VolumeStatus) int {

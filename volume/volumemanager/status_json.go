@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // statusJSON is [VolumeStatus] as JSON; its keys are part of the contract.
@@ -44,7 +45,7 @@ type statusJSON struct {
 	Server           *serverJSON   `json:"server,omitempty"`
 }
 
-// serverJSON is [volume.SourceHealth] as JSON.
+// serverJSON is [volumesource.Health] as JSON.
 type serverJSON struct {
 	Name     string     `json:"name"`
 	Answers  bool       `json:"answers"`
@@ -55,7 +56,7 @@ type serverJSON struct {
 }
 
 // troubleOf describes a server's trouble; nil if none is known.
-func troubleOf(h volume.SourceHealth) *serverJSON {
+func troubleOf(h volumesource.Health) *serverJSON {
 	if h.Source == "" || h.Answers && h.Failures == 0 {
 		return nil
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/podspec"
+	"github.com/podvol/podvol/volume/podstate"
 )
 
 // SetUpPod declares the pod as [Manager.PutPod] does and waits until each volume that a
@@ -35,7 +36,7 @@ func (m *Manager) SetUpPod(ctx context.Context, pod *v1.Pod) (*PodVolumes, error
 	if err := checkVolumes(pod); err != nil {
 		return pendingVolumes(pod).failed(err), err
 	}
-	if volume.HasEnded(pod) {
+	if podstate.HasEnded(pod) {
 		return pendingVolumes(pod).failed(ErrPodEnded), ErrPodEnded
 	}
 	if err := m.life.WaitForRun(ctx); err != nil {

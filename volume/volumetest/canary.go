@@ -11,6 +11,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumesource"
 	"github.com/podvol/podvol/volume/volumetest/internal/output"
 	"github.com/podvol/podvol/volume/volumetest/internal/sim"
 )
@@ -115,7 +116,7 @@ func (c canary) lookAround(v *podVolume, err error) {
 		c.look("a call of the mounter", call)
 	}
 	c.look("an event", v.node.RecordedEvents())
-	c.look("the source's description", volume.DescribeSource(p, v.Spec))
+	c.look("the source's description", volumesource.Describe(p, v.Spec))
 	name, err := p.GetVolumeName(v.Spec)
 	c.look("the volume's name", fmt.Sprint(name, err))
 	record, err := mountrecord.Encode(v.Record())

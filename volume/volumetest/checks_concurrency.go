@@ -8,6 +8,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // concurrencyChecks say most under the race detector.
@@ -113,7 +114,7 @@ func (n *Node) ask(t testing.TB, v *podVolume) {
 	}
 	v.GetAttributes()
 	volume.RefreshAfter(v.Mounter)
-	volume.DescribeSource(n.sim.Plugin, v.Spec)
+	volumesource.Describe(n.sim.Plugin, v.Spec)
 	volume.DependsOn(n.sim.Plugin, v.Spec, v.Pod)
 	_, _ = v.GetMetrics(t.Context())
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
+	"github.com/podvol/podvol/volume/volumesource"
 	"github.com/podvol/podvol/volume/volumetest/internal/sim"
 	"github.com/podvol/podvol/volume/volumetest/internal/specs"
 	"github.com/podvol/podvol/volume/volumetest/internal/tree"
@@ -305,7 +306,7 @@ func checkArguments(k *kit, c Case) {
 	if _, err := n.sim.Plugin.GetVolumeName(v.Spec); err != nil {
 		k.Error(err)
 	}
-	volume.DescribeSource(n.sim.Plugin, v.Spec)
+	volumesource.Describe(n.sim.Plugin, v.Spec)
 	volume.DependsOn(n.sim.Plugin, v.Spec, v.Pod)
 	v.MustSetUp()
 	v.MustSetUp()
@@ -365,7 +366,7 @@ func checkDescriptions(k *kit, c Case) {
 	n := k.node(c)
 	spec := c.Spec(n)
 	pod := n.pod("a", spec)
-	source := volume.DescribeSource(n.sim.Plugin, spec)
+	source := volumesource.Describe(n.sim.Plugin, spec)
 	if source == "" || strings.ContainsAny(source, "\n\x00") {
 		k.Errorf("DescribeSource = %q, which is no short word for people", source)
 	}
@@ -376,14 +377,14 @@ func checkDescriptions(k *kit, c Case) {
 		}
 	}
 	again := n.restart()
-	if got := volume.DescribeSource(again.sim.Plugin, c.Spec(n)); got != source {
+	if got := volumesource.Describe(again.sim.Plugin, c.Spec(n)); got != source {
 		k.Errorf("DescribeSource = %q, then %q", source, got)
 	}
 	if diff := cmp.Diff(refs, volume.DependsOn(again.sim.Plugin, c.Spec(n), pod)); diff != "" {
 		k.Errorf("DependsOn answers differently for an equal spec:\n%s", diff)
 	}
 	for _, foreign := range n.foreignSpecs() {
-		if d, ok := n.sim.Plugin.(volume.SourceDescriber); ok {
+		if d, ok := n.sim.Plugin.(volumesource.Describer); ok {
 			d.DescribeSource(foreign)
 		}
 		volume.DependsOn(n.sim.Plugin, foreign, pod)

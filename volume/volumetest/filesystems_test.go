@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/layout"
 	"github.com/podvol/podvol/volume/meter"
 )
 
@@ -164,7 +165,7 @@ type packedVolume struct {
 
 // own is the directory in which the layers of the pod's are.
 func (v *packedVolume) own() (parent, name string) {
-	return v.Host.GetPodPluginDir(v.PodUID, volume.EscapeQualifiedName(packedName)), v.Name
+	return v.Host.GetPodPluginDir(v.PodUID, layout.EscapeQualifiedName(packedName)), v.Name
 }
 
 func (v *packedVolume) GetMetrics(ctx context.Context) (*volume.Metrics, error) {

@@ -12,6 +12,7 @@ import (
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/layout"
 )
 
 // memory is what a plugin remembers of its volumes, by their directories.
@@ -245,7 +246,7 @@ func tearDownAll(ctx context.Context, u *noteUnmounter, wanted func(target strin
 	mounts := table.Of(u.Host.GetMounter())
 	entries, err := mounts.All()
 	for _, e := range entries {
-		if strings.Contains(e.Target, volume.EscapeQualifiedName(noteName)) && wanted(e.Target) {
+		if strings.Contains(e.Target, layout.EscapeQualifiedName(noteName)) && wanted(e.Target) {
 			err = errors.Join(err, podmount.TearDown(ctx, u.Host.GetMounter(), e.Target, mount.UnmountOptions{}))
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/meter"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 const (
@@ -39,7 +40,7 @@ type note struct {
 var (
 	_ volume.PersistentVolumePlugin = (*note)(nil)
 	_ volume.DependentVolumePlugin  = (*note)(nil)
-	_ volume.SourceDescriber        = (*note)(nil)
+	_ volumesource.Describer        = (*note)(nil)
 )
 
 func newNote() volume.VolumePlugin { return &note{} }

@@ -16,6 +16,7 @@ import (
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/layout"
 )
 
 // NestedMountError says that a directory is kept, with all its contents,
@@ -50,10 +51,10 @@ func remove(ctx context.Context, m mount.Interface, dir string) error {
 		return err
 	}
 	parent, name := filepath.Split(dir)
-	if strings.HasPrefix(name, volume.DeletingPrefix) {
+	if strings.HasPrefix(name, layout.DeletingPrefix) {
 		return removetree.Remove(ctx, parent, name)
 	}
-	doomed := volume.DeletingPrefix + name
+	doomed := layout.DeletingPrefix + name
 	// An earlier removal may have been interrupted.
 	if err := removetree.Remove(ctx, parent, doomed); err != nil {
 		return err

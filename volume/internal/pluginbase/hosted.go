@@ -15,7 +15,7 @@ type Hosted struct {
 // SetInitHost is called by Init.
 func (h *Hosted) SetInitHost(with volume.VolumeHost) { h.host.Store(&with) }
 
-// InitHost implements [volume.HostedPlugin].
+// InitHost lets a [volume.VolumePluginMgr] find that another one has the plugin, too.
 func (h *Hosted) InitHost() volume.VolumeHost {
 	if host := h.host.Load(); host != nil {
 		return *host

@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/podstate"
 )
 
 // ErrNodeAffinity is the cause where a PersistentVolume belongs to other nodes.
@@ -175,7 +176,7 @@ func commonUser(pod *v1.Pod) *int64 {
 // CheckMode refuses a container that mounts a device, or has a file system as a
 // device. The names are the pod's, all of the same volume.
 func CheckMode(pod *v1.Pod, names []string, spec *volume.Spec) (err error) {
-	volume.EachContainer(pod, func(c *v1.Container, _ string) bool {
+	podstate.EachContainer(pod, func(c *v1.Container, _ string) bool {
 		err = checkUse(c, names, spec)
 		return err == nil
 	})
@@ -240,7 +241,7 @@ func containerStatuses(pod *v1.Pod) []v1.ContainerStatus {
 func TellsOfAll(pod *v1.Pod) bool {
 	told := containerStatuses(pod)
 	all := true
-	volume.EachContainer(pod, func(c *v1.Container, _ string) bool {
+	podstate.EachContainer(pod, func(c *v1.Container, _ string) bool {
 		all = slices.ContainsFunc(told, func(s v1.ContainerStatus) bool { return s.Name == c.Name })
 		return all
 	})
@@ -279,7 +280,7 @@ func CheckNamesake(plugins *volume.VolumePluginMgr, pod *v1.Pod, spec *volume.Sp
 	}
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
-		if _, isClaim := ClaimOf(pod, v); isClaim || v.Name != spec.Name() || !volume.UsedByContainer(pod, v.Name) {
+		if _, isClaim := ClaimOf(pod, v); isClaim || v.Name != spec.Name() || !podstate.UsesVolume(pod, v.Name) {
 			continue
 		}
 		other, err := plugins.FindPluginBySpec(volume.NewSpecFromVolume(v))

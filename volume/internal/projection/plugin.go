@@ -12,6 +12,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/meter"
 	"github.com/podvol/podvol/volume/validation"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // Kind is all in which the plugins differ.
@@ -38,7 +39,7 @@ func Medium(onDisk bool) v1.StorageMedium {
 }
 
 // Plugin is the plugin of a kind. Beside the volume plugin itself it has the
-// capabilities [volume.DependentVolumePlugin] and [volume.SourceDescriber]; its
+// capabilities [volume.DependentVolumePlugin] and [volumesource.Describer]; its
 // mounters are [volume.Refresher] values.
 type Plugin struct {
 	kind Kind
@@ -51,7 +52,7 @@ type Plugin struct {
 
 var (
 	_ volume.DependentVolumePlugin = (*Plugin)(nil)
-	_ volume.SourceDescriber       = (*Plugin)(nil)
+	_ volumesource.Describer       = (*Plugin)(nil)
 )
 
 // NewPlugin returns the plugin of a kind.
@@ -140,7 +141,7 @@ func (p *Plugin) DependsOn(spec *volume.Spec, pod *v1.Pod) []volume.ObjectRef {
 	return projection.DependsOn(pod)
 }
 
-// DescribeSource implements [volume.SourceDescriber].
+// DescribeSource implements [volumesource.Describer].
 func (p *Plugin) DescribeSource(spec *volume.Spec) string {
 	projection, ok := p.project(spec)
 	if !ok {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // issuer is a TokenRequester that keeps what it was asked.
@@ -275,7 +276,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 	}
 	shown := []string{
 		fmt.Sprintf("%v %+v %#v", b.plugin, b.plugin, b.plugin), fmt.Sprintf("%v %+v %#v", m, m, m),
-		volume.DescribeSource(b.plugin, b.spec), fmt.Sprint(b.host.Fake.Calls(), b.host.RecordedEvents()),
+		volumesource.Describe(b.plugin, b.spec), fmt.Sprint(b.host.Fake.Calls(), b.host.RecordedEvents()),
 	}
 	failures := map[string]func(){
 		"the secret's key is not a file's name": func() {

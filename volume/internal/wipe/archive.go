@@ -36,7 +36,7 @@ const (
 //   - Both directories must have been opened below the same mount. Moving is renaming:
 //     nothing is copied, links and mounts are not followed.
 //   - It returns nil only after it has read root and found nothing. The error is an
-//     *[volume.IncompleteError]: [ErrOtherFileSystem], [ErrNoLonger], the cause of ctx's
+//     *[reclaim.IncompleteError]: [ErrOtherFileSystem], [ErrNoLonger], the cause of ctx's
 //     end, or a *[io/fs.PathError] or *[os.LinkError].
 func Archive(ctx context.Context, root, archives *os.File, name string, options Options) (archive string, err error) {
 	return archiveWith(ctx, root, archives, name, options, unix.Renameat2)

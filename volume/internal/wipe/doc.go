@@ -16,7 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/reclaim"
 )
 
 // Progress is how far an emptying has come.
@@ -101,5 +101,5 @@ func (m *meter) result(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &volume.IncompleteError{Done: m.done, Err: err}
+	return &reclaim.IncompleteError{Done: m.done, Err: err}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/util/testenv/testtool"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/reclaim"
 )
 
 func makeTree(t testing.TB, dir string, files ...string) {
@@ -207,7 +207,7 @@ func TestArchiveElsewhereIsRefused(t *testing.T) {
 	makeTree(t, dir, "file")
 	archive, err := archiveWith(t.Context(), openDir(t, dir), openDir(t, archives), "pv1", Options{},
 		func(int, string, int, string, uint) error { return unix.EXDEV })
-	if e, ok := errors.AsType[*volume.IncompleteError](err); !ok || e.Done != 0 || !errors.Is(err, ErrOtherFileSystem) || archive != "" {
+	if e, ok := errors.AsType[*reclaim.IncompleteError](err); !ok || e.Done != 0 || !errors.Is(err, ErrOtherFileSystem) || archive != "" {
 		t.Errorf("Archive = %q, %v", archive, err)
 	}
 	wantNames(t, dir, "file")
@@ -239,7 +239,7 @@ func TestArchiveThatVanishesEnds(t *testing.T) {
 	makeTree(t, dir, "file")
 	_, err := archiveWith(t.Context(), openDir(t, dir), openDir(t, archives), "pv1", Options{},
 		func(int, string, int, string, uint) error { return unix.ENOENT })
-	if _, ok := errors.AsType[*volume.IncompleteError](err); !ok {
+	if _, ok := errors.AsType[*reclaim.IncompleteError](err); !ok {
 		t.Errorf("err = %v", err)
 	}
 	wantNames(t, dir, "file")
@@ -293,7 +293,7 @@ func interruptAndResume(t *testing.T, dir string, way func(context.Context, *os.
 				cancel(cause)
 			}
 		}})
-		e, ok := errors.AsType[*volume.IncompleteError](err)
+		e, ok := errors.AsType[*reclaim.IncompleteError](err)
 		if !ok || !errors.Is(err, cause) || e.Done != int64(steps) || !strings.Contains(err.Error(), fmt.Sprint(steps, " entries")) {
 			t.Fatalf("err = %v", err)
 		}

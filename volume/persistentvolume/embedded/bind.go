@@ -14,6 +14,7 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
+	"github.com/podvol/podvol/volume/podstate"
 )
 
 // Bind applies pods, puts them on this node, and returns when all their claims are bound
@@ -25,7 +26,7 @@ import (
 //   - Pods whose volumes are mounted already come first, then the others in order: of two
 //     that want a claim with access mode ReadWriteOncePod, the first has it.
 //   - A claim that no container of its pod uses is not waited for: nodes do not mount it
-//     ([volume.UsedByContainer]).
+//     ([podstate.UsesVolume]).
 //   - The error is a *[BindError] with every claim that a pod has not got; all others are
 //     bound. If ctx ends, it matches the context's cause too, and the operations go on.
 //   - Any other error says that pods could not be applied, or objects not be read.
@@ -65,7 +66,7 @@ func onlyUsed(pods []*v1.Pod) []*v1.Pod {
 	for i, pod := range pods {
 		left := pod.DeepCopy()
 		left.Spec.Volumes = slices.DeleteFunc(left.Spec.Volumes, func(v v1.Volume) bool {
-			return claimOfVolume(pod, &v).Name != "" && !volume.UsedByContainer(pod, v.Name)
+			return claimOfVolume(pod, &v).Name != "" && !podstate.UsesVolume(pod, v.Name)
 		})
 		used[i] = left
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/podvol/podvol/volume/plugins/hostpath"
 	"github.com/podvol/podvol/volume/plugins/local"
 	"github.com/podvol/podvol/volume/plugins/nfs"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // sourcesOf returns volumes of every kind whose paths and servers are near each
@@ -64,8 +65,8 @@ func TestThoseWhoShareDataAreFoundAsByComparingAll(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = volume.SharesData(plugin, spec, spec)
-		_, _, badPlace := volume.SourcePlace(plugin, spec)
+		_, err = volumesource.SharesData(plugin, spec, spec)
+		_, _, badPlace := volumesource.Place(plugin, spec)
 		if (err == nil) != (badPlace == nil) {
 			t.Errorf("%+v: compared: %v, placed: %v", pv.Spec.PersistentVolumeSource, err, badPlace)
 		}
@@ -96,7 +97,7 @@ func TestThoseWhoShareDataAreFoundAsByComparingAll(t *testing.T) {
 			if other == metav1.Object(pv) || !plugin.CanSupport(otherSpec) {
 				continue
 			}
-			if shares, err := volume.SharesData(plugin, spec, otherSpec); err != nil {
+			if shares, err := volumesource.SharesData(plugin, spec, otherSpec); err != nil {
 				t.Fatal(err)
 			} else if shares {
 				want = append(want, other.GetName())

@@ -14,6 +14,8 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/podstate"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // usage has the possible users of volumes' data, as the API told at one time, in
@@ -88,7 +90,7 @@ func (all *usage) add(u *user) {
 }
 
 func (all *usage) addPod(pod *v1.Pod) {
-	if volume.HasEnded(pod) {
+	if podstate.HasEnded(pod) {
 		return
 	}
 	for i := range pod.Spec.Volumes {
@@ -131,7 +133,7 @@ func (all *usage) claimNamesOf(pv *v1.PersistentVolume) []types.NamespacedName {
 // near returns the users that may show the data of a volume, in no order; no
 // others without a claim do.
 func (all *usage) near(plugin volume.VolumePlugin, spec *volume.Spec) ([]*user, error) {
-	on, at, err := volume.SourcePlace(plugin, spec)
+	on, at, err := volumesource.Place(plugin, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +170,7 @@ func (all *usage) placesOf(plugin volume.VolumePlugin) *places {
 		if u.spec == nil || !plugin.CanSupport(u.spec) {
 			continue
 		}
-		on, at, err := volume.SourcePlace(plugin, u.spec)
+		on, at, err := volumesource.Place(plugin, u.spec)
 		if err != nil {
 			known.odd = append(known.odd, u)
 			continue

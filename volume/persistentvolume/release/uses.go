@@ -14,6 +14,7 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 	"github.com/podvol/podvol/volume/recyclerpod"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // annConfigSource says where a node has a pod from: the kubelet's.
@@ -113,7 +114,7 @@ func (f *useFinder) addUsers() error {
 		if u.pod == nil && (u.name == f.pv.Name || f.isMadeInside(u.spec)) || u.pod != nil && f.isRecycler(u.pod) {
 			continue
 		}
-		shares, err := volume.SharesData(f.plugin, f.spec, u.spec)
+		shares, err := volumesource.SharesData(f.plugin, f.spec, u.spec)
 		if err != nil {
 			return fmt.Errorf("compare it with %s: %w", u, err)
 		}
@@ -132,7 +133,7 @@ func (f *useFinder) addUsers() error {
 	for _, u := range found {
 		switch {
 		case u.pod == nil:
-			f.add(pvapi.KindVolume, "", u.name, "shows the same data as %s", volume.DescribeSource(f.plugin, f.spec))
+			f.add(pvapi.KindVolume, "", u.name, "shows the same data as %s", volumesource.Describe(f.plugin, f.spec))
 		case u.spec != nil:
 			f.add(pvapi.KindPod, u.pod.Namespace, u.pod.Name, "volume %q", u.name)
 		default:
@@ -151,8 +152,8 @@ func (f *useFinder) isMadeInside(outer *volume.Spec) bool {
 	if f.pv.Annotations[pvapi.AnnProvisionedBy] != maker || outer.PersistentVolume.Annotations[pvapi.AnnProvisionedBy] != maker {
 		return false
 	}
-	on, at, err := volume.SourcePlace(f.plugin, f.spec)
-	outerOn, outerAt, outerErr := volume.SourcePlace(f.plugin, outer)
+	on, at, err := volumesource.Place(f.plugin, f.spec)
+	outerOn, outerAt, outerErr := volumesource.Place(f.plugin, outer)
 	return err == nil && outerErr == nil && on == outerOn && strings.HasPrefix(at, strings.TrimSuffix(outerAt, "/")+"/") && at != outerAt
 }
 

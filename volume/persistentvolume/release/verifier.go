@@ -22,7 +22,7 @@ import (
 // answer from a cache ([objects.Cached]), the API itself is asked. It changes nothing, and
 // is safe for concurrent use once its fields are set.
 //
-// The plugins know which volumes share data ([volume.SharesData]): not volumes of two
+// The plugins know which volumes share data ([volumesource.SharesData]): not volumes of two
 // plugins, as an export and a hostPath on its server, nor two names of one server.
 type Verifier struct {
 	Objects objects.Reader

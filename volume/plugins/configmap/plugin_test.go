@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/configmap"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 func TestPlugin(t *testing.T) {
@@ -38,7 +39,7 @@ func TestPlugin(t *testing.T) {
 	if got, err := plugin.GetVolumeName(spec); err != nil || got != "config/app-config" {
 		t.Errorf("volume name %q, %v", got, err)
 	}
-	if got := volume.DescribeSource(plugin, spec); got != "configmap app-config" {
+	if got := volumesource.Describe(plugin, spec); got != "configmap app-config" {
 		t.Errorf("source %q", got)
 	}
 	if got := volume.DependsOn(plugin, spec, pod); !slices.Equal(got, []volume.ObjectRef{volume.NewObjectRef("ConfigMap", "default", "app-config")}) {

@@ -10,6 +10,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/downwardapi"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 func TestPlugin(t *testing.T) {
@@ -28,7 +29,7 @@ func TestPlugin(t *testing.T) {
 	if got, err := plugin.GetVolumeName(spec); err != nil || got != "info" {
 		t.Errorf("volume name %q, %v", got, err)
 	}
-	if got := volume.DescribeSource(plugin, spec); got != "downwardAPI" {
+	if got := volumesource.Describe(plugin, spec); got != "downwardAPI" {
 		t.Errorf("source %q", got)
 	}
 	if got := volume.DependsOn(plugin, spec, pod); !slices.Equal(got, []volume.ObjectRef{volume.NewObjectRef("Pod", "default", "web")}) {

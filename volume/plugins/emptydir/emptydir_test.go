@@ -19,6 +19,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/emptydir"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 const memory = v1.StorageMediumMemory
@@ -342,7 +343,7 @@ func TestNamesAndAttributes(t *testing.T) {
 		}
 	}
 	for medium, want := range map[v1.StorageMedium]string{"": "disk", memory: "Memory"} {
-		if got := volume.DescribeSource(p, spec(medium, "")); got != want {
+		if got := volumesource.Describe(p, spec(medium, "")); got != want {
 			t.Errorf("DescribeSource = %q, want %q", got, want)
 		}
 	}

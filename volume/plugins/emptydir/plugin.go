@@ -23,7 +23,9 @@ import (
 	"github.com/podvol/podvol/volume/internal/emptydirs"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/meter"
+	"github.com/podvol/podvol/volume/podcheck"
 	"github.com/podvol/podvol/volume/validation"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // PluginName is the plugin's name.
@@ -43,8 +45,8 @@ type plugin struct {
 }
 
 var (
-	_ volume.SourceDescriber = (*plugin)(nil)
-	_ volume.ShortfallPlugin = (*plugin)(nil)
+	_ volumesource.Describer   = (*plugin)(nil)
+	_ podcheck.ShortfallPlugin = (*plugin)(nil)
 )
 
 // GetVolumeName returns the volume's name: its data has no other.
@@ -67,12 +69,12 @@ func (p *plugin) DescribeSource(spec *volume.Spec) string {
 }
 
 // Shortfalls says that a limit on disk is none.
-func (p *plugin) Shortfalls(spec *volume.Spec, _ *v1.Pod) []volume.Shortfall {
+func (p *plugin) Shortfalls(spec *volume.Spec, _ *v1.Pod) []podcheck.Shortfall {
 	source, err := p.Source(spec)
 	if err != nil || source.Medium != v1.StorageMediumDefault || sizeLimit(source) == noLimit {
 		return nil
 	}
-	return []volume.Shortfall{{Reason: "SizeLimitNotEnforced", Message: fmt.Sprintf(
+	return []podcheck.Shortfall{{Reason: "SizeLimitNotEnforced", Message: fmt.Sprintf(
 		"sizeLimit %s of volume %q is not enforced: on disk nobody is stopped, or evicted, for writing more. Use medium Memory for a hard limit, or watch the volume's metrics.",
 		source.SizeLimit, spec.Name())}}
 }

@@ -115,7 +115,7 @@ type RecycleAction string
 
 const (
 	// RecycleDryRun only says what would be deleted; the error is a
-	// *[volume.DryRunError].
+	// *[reclaim.DryRunError].
 	RecycleDryRun RecycleAction = ""
 	// RecycleDelete deletes it.
 	RecycleDelete RecycleAction = "Delete"

@@ -21,6 +21,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/hostpath"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 func newPlugin(t *testing.T) (volume.VolumePlugin, *fakehost.Host) {
@@ -292,7 +293,7 @@ func TestNamesAndCapabilities(t *testing.T) {
 			t.Errorf("GetVolumeName = %q, %v", name, err)
 		}
 	}
-	if got := volume.DescribeSource(p, inline("/data", "")); got != "/data" {
+	if got := volumesource.Describe(p, inline("/data", "")); got != "/data" {
 		t.Errorf("DescribeSource = %s", got)
 	}
 	for _, spec := range []*volume.Spec{nil, {}, volume.NewSpecFromVolume(&v1.Volume{}), volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{}, true)} {

@@ -34,7 +34,7 @@ func overlap(a, b string) bool {
 	return holds || within
 }
 
-// SourcePlace implements [volume.SourcePlacer].
+// SourcePlace implements [volumesource.Placer].
 func (p *plugin) SourcePlace(spec *volume.Spec) (on, path string, err error) {
 	source, err := p.Source(spec)
 	if err != nil {

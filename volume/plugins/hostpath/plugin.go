@@ -14,6 +14,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/meter"
 	"github.com/podvol/podvol/volume/validation"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // PluginName is the plugin's name.
@@ -74,8 +75,8 @@ func (p *plugin) Init(host volume.VolumeHost) error {
 
 var (
 	_ volume.PersistentVolumePlugin = (*plugin)(nil)
-	_ volume.SourceDescriber        = (*plugin)(nil)
-	_ volume.SourcePlacer           = (*plugin)(nil)
+	_ volumesource.Describer        = (*plugin)(nil)
+	_ volumesource.Placer           = (*plugin)(nil)
 )
 
 // GetVolumeName returns the clean path.

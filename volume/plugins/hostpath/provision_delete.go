@@ -86,7 +86,7 @@ func (d *deleter) GetMetrics(context.Context) (*volume.Metrics, error) {
 	return nil, volumeError("GetMetrics", d.pv.Name, volume.ErrMetricsUnsupported)
 }
 
-// Found implements [volume.StorageFinder].
+// Found implements [reclaim.StorageFinder].
 func (d *deleter) Found() bool { return !d.missing.Load() }
 
 // Delete deletes the volume's directory, archives it, or forgets it, as onDelete of its

@@ -20,6 +20,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/internal/sharedirs"
 	"github.com/podvol/podvol/volume/internal/wipe"
+	"github.com/podvol/podvol/volume/reclaim"
 	"github.com/podvol/podvol/volume/recyclerpod"
 	"github.com/podvol/podvol/volume/validation"
 )
@@ -47,7 +48,7 @@ type recycling struct {
 // host must have the role [volume.ReleaseVerifier], whose refusal is returned and
 // ends a recycling under way; else the error is a *[volume.MissingRoleError]. The
 // spec must be the stored PersistentVolume's, with UIDs. The error is a
-// *[volume.DryRunError], a *[volume.IncompleteError] that says how far it came,
+// *[reclaim.DryRunError], a *[reclaim.IncompleteError] that says how far it came,
 // or the obstacle, such as a *[volume.InvalidSpecError], [ErrOtherNode],
 // [volume.ErrInUse] or [ErrHoldsVolumes], in a *[volume.Error]. Record is not
 // called after the return.
@@ -124,7 +125,7 @@ func (r *recycling) recycle(ctx context.Context) error {
 	defer cancel()
 	err := r.plugin.do(ctx, "recycle "+r.path, func() error { return r.scrub(ctx) })
 	if abandoned, ok := errors.AsType[*blockingcall.AbandonedError](err); ok && abandoned.Started {
-		return &volume.IncompleteError{Done: r.done.Load(), Err: err}
+		return &reclaim.IncompleteError{Done: r.done.Load(), Err: err}
 	}
 	return err
 }
@@ -232,7 +233,7 @@ func (r *recycling) dryRun(ctx context.Context, root *os.File) error {
 	if err != nil {
 		return volume.NothingDone(err)
 	}
-	e := &volume.DryRunError{
+	e := &reclaim.DryRunError{
 		Source: r.path, Entries: found.Entries, Bytes: found.Bytes, First: found.First, Mounts: found.Mounts,
 		Do: fmt.Sprintf("to empty it for its next claim, set the recycler's action to %s or %s", RecycleDelete, RecycleArchive),
 	}

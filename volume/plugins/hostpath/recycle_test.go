@@ -16,7 +16,9 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/hostpath"
+	"github.com/podvol/podvol/volume/reclaim"
 	"github.com/podvol/podvol/volume/recyclerpod"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // releasedAt is a volume that its claim has left.
@@ -62,7 +64,7 @@ func TestRecycleOnlySaysWhatItWouldDelete(t *testing.T) {
 	dir := used(t, filepath.Join(base, "pv1"))
 	p, _ := configured(t, hostpath.Config{Recycle: hostpath.RecycleConfig{Below: []string{base}}})
 	events, err := recycle(t, p, releasedAt(dir))
-	dry, ok := errors.AsType[*volume.DryRunError](err)
+	dry, ok := errors.AsType[*reclaim.DryRunError](err)
 	if !ok || dry.Entries != 2 || volume.IsUncertain(err) || !has(t, dir) {
 		t.Errorf("err = %v, %+v", err, dry)
 	}
@@ -263,7 +265,7 @@ func TestSharesData(t *testing.T) {
 		"a volume in it":            {persistent("/data"), persistent("/data/pv1"), true},
 	} {
 		for _, pair := range [][2]*volume.Spec{{tc.a, tc.b}, {tc.b, tc.a}} {
-			if got, err := volume.SharesData(p, pair[0], pair[1]); err != nil || got != tc.want {
+			if got, err := volumesource.SharesData(p, pair[0], pair[1]); err != nil || got != tc.want {
 				t.Errorf("%s: %v, %v", name, got, err)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/hostfiles"
+	"github.com/podvol/podvol/volume/layout"
 	"github.com/podvol/podvol/volume/validation"
 )
 
@@ -76,11 +77,11 @@ func (p *plugin) ConstructBlockVolumeSpec(_ context.Context, _ types.UID, volume
 // GetGlobalMapPath returns the kubelet's directory, in which, unlike in others
 // below plugins/, the plugin's name is escaped.
 func (b *blockVolume) GetGlobalMapPath(*volume.Spec) (string, error) {
-	return filepath.Join(b.Host.GetPluginDir(volume.EscapeQualifiedName(PluginName)), "volumeDevices", b.Name), nil
+	return filepath.Join(b.Host.GetPluginDir(layout.EscapeQualifiedName(PluginName)), "volumeDevices", b.Name), nil
 }
 
 func (b *blockVolume) GetPodDeviceMapPath() (dir, name string) {
-	return volume.GetPodVolumeDeviceDir(b.Host, b.PodUID, PluginName), b.Name
+	return layout.GetPodVolumeDeviceDir(b.Host, b.PodUID, PluginName), b.Name
 }
 
 func (b *blockVolume) GetStagingPath() string { return "" }

@@ -8,7 +8,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/pathin"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/layout"
 )
 
 // binding is what the mount table tells of a bound directory.
@@ -96,5 +96,5 @@ func visible(e mount.Entry, p string, all []mount.Entry) bool {
 
 // isPodVolume leaves out the binds of other pods.
 func isPodVolume(p string) bool {
-	return strings.Contains(p, "/volumes/"+volume.EscapeQualifiedName(PluginName)+"/")
+	return strings.Contains(p, "/volumes/"+layout.EscapeQualifiedName(PluginName)+"/")
 }

@@ -19,11 +19,12 @@ import (
 	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/recyclerpod"
 	"github.com/podvol/podvol/volume/validation"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 var (
 	_ volume.DeletableVolumePlugin = (*plugin)(nil)
-	_ volume.SourcePlacer          = (*plugin)(nil)
+	_ volumesource.Placer          = (*plugin)(nil)
 )
 
 // stillMounted says that a released volume is still mounted on this node, or its
@@ -110,7 +111,7 @@ func (d *deleter) failed(op string, err error) error {
 //     refused then. A directory lost+found of ext4 stays, emptied.
 //   - After a failure, a crash or the end of ctx another call goes on.
 //   - The error is a *[volume.Error] with a *[volume.MissingRoleError], the verifier's, a
-//     *[volume.DryRunError], an *[volume.IncompleteError] that says how far it came, a
+//     *[reclaim.DryRunError], an *[reclaim.IncompleteError] that says how far it came, a
 //     [volume.ErrInUse], the refusal of another disk, or the file system's or device's.
 func (d *deleter) Delete(ctx context.Context) error {
 	releases, err := volume.Role[volume.ReleaseVerifier](d.plugin.Host)
@@ -218,7 +219,7 @@ func (p *plugin) mayOverlap(a, b *volume.Spec) bool {
 	return inside || around
 }
 
-// SourcePlace implements [volume.SourcePlacer].
+// SourcePlace implements [volumesource.Placer].
 func (p *plugin) SourcePlace(spec *volume.Spec) (on, path string, err error) {
 	path, err = p.pathOf(spec)
 	return "", path, err

@@ -15,6 +15,7 @@ import (
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/localdisk"
+	"github.com/podvol/podvol/volume/reclaim"
 )
 
 const (
@@ -111,7 +112,7 @@ func (c *cleaning) dryRunDevice(ctx context.Context, device *blockdev.Device, si
 	if err != nil {
 		return volume.NothingDone(err)
 	}
-	e := &volume.DryRunError{
+	e := &reclaim.DryRunError{
 		Source: fmt.Sprintf("%s (%s: %s)", c.path, device.KernelName(), found), Bytes: size,
 		Do: fmt.Sprintf("to have released volumes wiped, set local.Config.Clean.Action to %s", CleanDelete),
 	}

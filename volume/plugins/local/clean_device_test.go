@@ -22,6 +22,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/localdisk"
 	"github.com/podvol/podvol/volume/plugins/local"
+	"github.com/podvol/podvol/volume/reclaim"
 )
 
 // ext4 makes a disk with ext4 on it, mounted.
@@ -111,7 +112,7 @@ func TestKernelDeviceIsWiped(t *testing.T) {
 					t.Fatal(err)
 				}
 				dry := newCleaner(t, local.CleanConfig{Action: local.CleanDryRun, Devices: method}, nil)
-				if err := dry.delete(t.Context(), pv); !errors.Is(err, volume.ErrDryRun) || !strings.Contains(err.Error(), "ext4") {
+				if err := dry.delete(t.Context(), pv); !errors.Is(err, reclaim.ErrDryRun) || !strings.Contains(err.Error(), "ext4") {
 					t.Errorf("the dry run says %v", err)
 				}
 				never := newCleaner(t, local.CleanConfig{Action: local.CleanDelete}, nil)

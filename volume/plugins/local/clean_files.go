@@ -16,6 +16,7 @@ import (
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/wipe"
+	"github.com/podvol/podvol/volume/reclaim"
 )
 
 // lostFound is the directory that e2fsck(8) puts into what it finds; mkfs.ext4
@@ -38,7 +39,7 @@ func (c *cleaning) cleanFiles(ctx context.Context, dir *os.File, e mount.Entry) 
 	case err != nil:
 		return volume.NothingDone(err)
 	case c.plugin.config.Clean.Action != CleanDelete:
-		return volume.NothingDone(&volume.DryRunError{
+		return volume.NothingDone(&reclaim.DryRunError{
 			Source: e.Source + " at " + c.path, Entries: found.Entries, Bytes: found.Bytes, First: found.First, Mounts: found.Mounts,
 			Do: fmt.Sprintf("to have released volumes emptied, set local.Config.Clean.Action to %s", CleanDelete),
 		})

@@ -24,6 +24,8 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/localdisk"
 	"github.com/podvol/podvol/volume/plugins/local"
+	"github.com/podvol/podvol/volume/reclaim"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // asked is a ReleaseVerifier that answers what a test says.
@@ -228,7 +230,7 @@ func TestKernelVolumeIsEmptied(t *testing.T) {
 		}
 		dry := newCleaner(t, local.CleanConfig{Action: local.CleanDryRun}, nil)
 		pv := c.releasedAt(t, path)
-		if e, ok := errors.AsType[*volume.DryRunError](dry.delete(t.Context(), pv)); !ok || e.Entries == 0 || !strings.Contains(e.Source, path) {
+		if e, ok := errors.AsType[*reclaim.DryRunError](dry.delete(t.Context(), pv)); !ok || e.Entries == 0 || !strings.Contains(e.Source, path) {
 			t.Errorf("the dry run says %+v", e)
 		}
 		if len(namesIn(t, path)) != 8 {
@@ -431,7 +433,7 @@ func TestSharesData(t *testing.T) {
 		"the same disk":             {at("/d/a", "n", "uuid:1"), at("/d/a", "n", "uuid:1"), true},
 	} {
 		for range 2 {
-			if got, err := volume.SharesData(p, tc.a, tc.b); err != nil || got != tc.want {
+			if got, err := volumesource.SharesData(p, tc.a, tc.b); err != nil || got != tc.want {
 				t.Errorf("%s: %v, %v, want %v", name, got, err, tc.want)
 			}
 			tc.a, tc.b = tc.b, tc.a
@@ -439,7 +441,7 @@ func TestSharesData(t *testing.T) {
 	}
 	for _, odd := range []string{"a", "/d/../d/a", "/x/../d", "d/a/b", "../d/a", ""} {
 		for _, specs := range [][2]*volume.Spec{{at(odd, "", ""), at("/d/a", "", "")}, {at("/d/a", "", ""), at(odd, "", "")}} {
-			if got, err := volume.SharesData(p, specs[0], specs[1]); (err == nil) != (odd == "a") || got {
+			if got, err := volumesource.SharesData(p, specs[0], specs[1]); (err == nil) != (odd == "a") || got {
 				t.Errorf("%q: %v, %v", odd, got, err)
 			}
 		}

@@ -38,7 +38,7 @@ const (
 	// CleanNever keeps it.
 	CleanNever CleanAction = ""
 	// CleanDryRun only says what would be deleted; the error is a
-	// *[volume.DryRunError], and the PersistentVolume stays.
+	// *[reclaim.DryRunError], and the PersistentVolume stays.
 	CleanDryRun CleanAction = "DryRun"
 	// CleanDelete deletes it.
 	CleanDelete CleanAction = "Delete"

@@ -20,6 +20,7 @@ import (
 	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/plugins/local"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 func newPlugin(t *testing.T) (volume.VolumePlugin, *fakehost.Host) {
@@ -302,7 +303,7 @@ func TestReconstruction(t *testing.T) {
 func TestNamesAndCapabilities(t *testing.T) {
 	p, _ := newPlugin(t)
 	s := spec("/disk")
-	if name, err := p.GetVolumeName(s); err != nil || name != "pv1" || !p.CanSupport(s) || volume.DescribeSource(p, s) != "/disk" {
+	if name, err := p.GetVolumeName(s); err != nil || name != "pv1" || !p.CanSupport(s) || volumesource.Describe(p, s) != "/disk" {
 		t.Errorf("GetVolumeName = %q, %v", name, err)
 	}
 	for _, s := range []*volume.Spec{nil, {}, volume.NewSpecFromVolume(&v1.Volume{}), volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{}, true)} {

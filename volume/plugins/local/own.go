@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/layout"
 )
 
 // own gives the volume to the pod's fsGroup, unless another pod uses it, maybe
@@ -59,7 +60,7 @@ func (m *mounter) usedElsewhere(dir string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	place := filepath.Join("/volumes", volume.EscapeQualifiedName(PluginName), filepath.Base(m.GetPath()))
+	place := filepath.Join("/volumes", layout.EscapeQualifiedName(PluginName), filepath.Base(m.GetPath()))
 	return slices.ContainsFunc(all, func(e mount.Entry) bool {
 		return e.Target != dir && strings.HasSuffix(e.Target, place)
 	}), nil

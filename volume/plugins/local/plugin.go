@@ -30,6 +30,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/meter"
 	"github.com/podvol/podvol/volume/validation"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // PluginName is the plugin's name.
@@ -60,7 +61,7 @@ type plugin struct {
 var (
 	_ volume.PersistentVolumePlugin  = (*plugin)(nil)
 	_ volume.MountOptionVolumePlugin = (*plugin)(nil)
-	_ volume.SourceDescriber         = (*plugin)(nil)
+	_ volumesource.Describer         = (*plugin)(nil)
 
 	_ volume.DeviceMountableVolumePlugin = (*plugin)(nil)
 	_ volume.BlockVolumePlugin           = (*plugin)(nil)

@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // BreakerConfig says when mounts from a server that does not answer are refused at once,
@@ -170,7 +171,7 @@ func (b *breaker) sweep(now time.Time) {
 }
 
 // health returns a server's state.
-func (b *breaker) health(server endpoint) volume.SourceHealth {
+func (b *breaker) health(server endpoint) volumesource.Health {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.look(server)
@@ -178,10 +179,10 @@ func (b *breaker) health(server endpoint) volume.SourceHealth {
 
 // worst returns the state of a server's service in the worst trouble, or the
 // server's own if none is in any.
-func (b *breaker) worst(server string) volume.SourceHealth {
+func (b *breaker) worst(server string) volumesource.Health {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	worst := volume.SourceHealth{Source: server, Answers: true}
+	worst := volumesource.Health{Source: server, Answers: true}
 	for e := range b.servers {
 		if e.server != server {
 			continue
@@ -194,7 +195,7 @@ func (b *breaker) worst(server string) volume.SourceHealth {
 }
 
 // compareTrouble orders healths, the worst last.
-func compareTrouble(a, b volume.SourceHealth) int {
+func compareTrouble(a, b volumesource.Health) int {
 	if a.Answers != b.Answers {
 		if b.Answers {
 			return 1
@@ -205,8 +206,8 @@ func compareTrouble(a, b volume.SourceHealth) int {
 }
 
 // look returns a server's state by now. The caller holds the lock.
-func (b *breaker) look(server endpoint) volume.SourceHealth {
-	h := volume.SourceHealth{Source: server.String(), Answers: true}
+func (b *breaker) look(server endpoint) volumesource.Health {
+	h := volumesource.Health{Source: server.String(), Answers: true}
 	c, known := b.servers[server]
 	if !known {
 		return h
@@ -247,25 +248,25 @@ func (p *plugin) setUp(ctx context.Context, e export, request mount.Request, sam
 	})
 }
 
-// SourceHealth implements [volume.SourceHealthPlugin]: the server of the volume,
+// SourceHealth implements [volumesource.HealthPlugin]: the server of the volume,
 // as its PersistentVolume leads to it. To which of a server's services an inline
 // volume leads may be its pod's choice or a policy's: where the policy has an
 // entry for the server, it is the one in the worst trouble.
-func (p *plugin) SourceHealth(spec *volume.Spec) (volume.SourceHealth, bool) {
+func (p *plugin) SourceHealth(spec *volume.Spec) (volumesource.Health, bool) {
 	source, err := p.Source(spec)
 	if err != nil {
-		return volume.SourceHealth{}, false
+		return volumesource.Health{}, false
 	}
 	e, err := parseExport(source)
 	if err != nil {
-		return volume.SourceHealth{}, false
+		return volumesource.Health{}, false
 	}
 	if _, byPolicy := p.config.Inline.forServer(e.server); spec.PersistentVolume == nil && byPolicy {
 		return p.breaker.worst(e.normal().server), true
 	}
 	options, err := pluginbase.Options(spec, false)
 	if err != nil {
-		return volume.SourceHealth{}, false
+		return volumesource.Health{}, false
 	}
 	return p.breaker.health(endpointOf(e, options)), true
 }

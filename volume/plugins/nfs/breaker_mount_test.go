@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/nfs"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 func isServerDown(err error) bool {
@@ -20,9 +21,9 @@ func isServerDown(err error) bool {
 	return down
 }
 
-func health(t *testing.T, p volume.VolumePlugin, spec *volume.Spec) volume.SourceHealth {
+func health(t *testing.T, p volume.VolumePlugin, spec *volume.Spec) volumesource.Health {
 	t.Helper()
-	h, ok := volume.HealthOf(p, spec)
+	h, ok := volumesource.HealthOf(p, spec)
 	if !ok {
 		t.Fatal("the plugin keeps no book of its servers")
 	}
@@ -195,7 +196,7 @@ func TestHealthOfInlineVolumesWithoutPolicy(t *testing.T) {
 func TestHealthOfNoServer(t *testing.T) {
 	p, _ := newPlugin(t)
 	for _, spec := range []*volume.Spec{{}, inline("", "/nfs"), inline("server", "nfs")} {
-		if h, ok := volume.HealthOf(p, spec); ok {
+		if h, ok := volumesource.HealthOf(p, spec); ok {
 			t.Errorf("%+v", h)
 		}
 	}

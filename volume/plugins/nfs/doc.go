@@ -11,7 +11,7 @@
 // refused at once with a [ServerDownError], until one that is let through
 // succeeds ([BreakerConfig]). Existing mounts are not concerned. The state of
 // each server is in the volume manager's Explain (Server of a volume's status)
-// and its metric podvol_volume_server_up; volume.HealthOf asks the plugin itself.
+// and its metric podvol_volume_server_up; volumesource.HealthOf asks the plugin itself.
 // Teardown goes from a normal unmount to a forced and a lazy one
 // (Config.ForceAfter, LazyAfter).
 //

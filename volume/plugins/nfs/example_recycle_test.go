@@ -15,6 +15,7 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/release"
 	"github.com/podvol/podvol/volume/plugins/nfs"
+	"github.com/podvol/podvol/volume/reclaim"
 )
 
 // A released volume is emptied by this process, which knows from its objects
@@ -63,7 +64,7 @@ func ExampleRecycleConfig() {
 		}
 		return recycler.Recycle(ctx, pv.Name, spec, func(eventType, message string) { fmt.Println(eventType, message) })
 	}
-	fmt.Println(errors.Is(recycle(nfs.RecycleDryRun), volume.ErrDryRun))
+	fmt.Println(errors.Is(recycle(nfs.RecycleDryRun), reclaim.ErrDryRun))
 	fmt.Println(recycle(nfs.RecycleDelete))
 	// Output:
 	// Warning dry run: nothing was deleted: 10.0.0.1:/exports/pv1 has 1 entry of 0 bytes ("file"); to empty it for its next claim, set the recycler's action to Delete or Archive

@@ -14,6 +14,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/sharedirs"
 	"github.com/podvol/podvol/volume/validation"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // export is one directory of one server.
@@ -139,7 +140,7 @@ func normalServer(server string) string {
 	return server
 }
 
-var _ volume.SourcePlacer = (*plugin)(nil)
+var _ volumesource.Placer = (*plugin)(nil)
 
 // SharesData reports whether two volumes are the same directory of the same
 // server, or one is a directory of the other. A server that goes by two names,
@@ -159,7 +160,7 @@ func (p *plugin) SharesData(a, b *volume.Spec) (bool, error) {
 	return first.overlaps(second), nil
 }
 
-// SourcePlace implements [volume.SourcePlacer].
+// SourcePlace implements [volumesource.Placer].
 func (p *plugin) SourcePlace(spec *volume.Spec) (on, dir string, err error) {
 	e, err := p.exportOf(spec)
 	if err != nil {

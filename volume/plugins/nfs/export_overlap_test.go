@@ -5,6 +5,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/nfs"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 func TestSharesData(t *testing.T) {
@@ -32,21 +33,21 @@ func TestSharesData(t *testing.T) {
 	} {
 		a, b := inline(tc.server, tc.path), persistent(tc.otherServer, tc.otherPath)
 		for _, specs := range [][2]*volume.Spec{{a, b}, {b, a}} {
-			if got, err := volume.SharesData(p, specs[0], specs[1]); err != nil || got != tc.want {
+			if got, err := volumesource.SharesData(p, specs[0], specs[1]); err != nil || got != tc.want {
 				t.Errorf("%+v: %v, %v", tc, got, err)
 			}
 		}
 	}
 	for _, bad := range []*volume.Spec{inline("s", "a"), inline("[s", "/a"), inline("s:2049", "/a/../a/b"), inline("s", ""), nil} {
 		for _, specs := range [][2]*volume.Spec{{bad, inline("s", "/a")}, {inline("s", "/a"), bad}, {bad, bad}} {
-			if got, err := volume.SharesData(p, specs[0], specs[1]); err == nil || got {
+			if got, err := volumesource.SharesData(p, specs[0], specs[1]); err == nil || got {
 				t.Errorf("SharesData(%v) = %v, %v", specs, got, err)
 			}
 		}
 	}
 	for _, bad := range []*volume.Spec{inline("", "/a"), inline("s", "b"), inline("s", "/a/../b"), inline("t:2049", "/a"), inline("1.2", "/a")} {
 		for _, specs := range [][2]*volume.Spec{{bad, inline("s", "/a")}, {inline("s", "/a"), bad}} {
-			if got, err := volume.SharesData(p, specs[0], specs[1]); err != nil || got {
+			if got, err := volumesource.SharesData(p, specs[0], specs[1]); err != nil || got {
 				t.Errorf("SharesData(%v) = %v, %v", specs, got, err)
 			}
 		}
@@ -61,11 +62,11 @@ func FuzzOddServers(f *testing.F) {
 	p := nfs.New(nfs.Config{})
 	f.Fuzz(func(t *testing.T, server, path string) {
 		odd, good := inline(server, path), inline("10.0.0.1", "/exports/a")
-		if shares, err := volume.SharesData(p, odd, odd); err == nil && !shares {
+		if shares, err := volumesource.SharesData(p, odd, odd); err == nil && !shares {
 			t.Errorf("%q:%q is another than itself", server, path)
 		}
-		one, errOne := volume.SharesData(p, odd, good)
-		other, errOther := volume.SharesData(p, good, odd)
+		one, errOne := volumesource.SharesData(p, odd, good)
+		other, errOther := volumesource.SharesData(p, good, odd)
 		if one != other || (errOne == nil) != (errOther == nil) {
 			t.Errorf("%q:%q: %v, %v and %v, %v", server, path, one, errOne, other, errOther)
 		}

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/podcheck"
 	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
@@ -26,9 +27,9 @@ const (
 	AnnotationMakeDirectory = "podvol.io/make-directory"
 )
 
-var _ volume.PodCheckPlugin = (*plugin)(nil)
+var _ podcheck.Plugin = (*plugin)(nil)
 
-// CheckPod implements [volume.PodCheckPlugin]: it refuses annotations for volumes
+// CheckPod implements [podcheck.Plugin]: it refuses annotations for volumes
 // that are no inline NFS volumes of the pod, unreadable ones, and unknown ones of
 // podvol.io and the domains below it. Whether the node's policy allows them is
 // decided for the volume.

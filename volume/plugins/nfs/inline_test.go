@@ -14,6 +14,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/nfs"
+	"github.com/podvol/podvol/volume/podcheck"
 	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
@@ -301,7 +302,7 @@ func TestCheckPod(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := annotated(tc.key, tc.value)
 			pod.Spec.Volumes = volumes
-			err := volume.CheckPod(p, pod)
+			err := podcheck.Check(p, pod)
 			if tc.because == "" {
 				if err != nil {
 					t.Error(err)
@@ -349,7 +350,7 @@ func FuzzInlineOptions(f *testing.F) {
 		if seen["hard"] == seen["soft"] || !seen["nosuid"] {
 			t.Errorf("%q makes %q of it", asked, options)
 		}
-		if volume.CheckPod(p, pod) != nil {
+		if podcheck.Check(p, pod) != nil {
 			t.Errorf("%q is mounted but refused as invalid", asked)
 		}
 	})

@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/nfs"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 func newPlugin(t *testing.T) (volume.VolumePlugin, *fakehost.Host) {
@@ -325,7 +326,7 @@ func TestNamesAndCapabilities(t *testing.T) {
 	if name, err := p.GetVolumeName(inline("a:b", "/x")); err == nil || volume.IsUncertain(err) {
 		t.Errorf("GetVolumeName of no server = %q, %v", name, err)
 	}
-	if got := volume.DescribeSource(p, inline("fd00::1", "/nfs")); got != "[fd00::1]:/nfs" {
+	if got := volumesource.Describe(p, inline("fd00::1", "/nfs")); got != "[fd00::1]:/nfs" {
 		t.Errorf("DescribeSource = %s", got)
 	}
 	for _, spec := range []*volume.Spec{nil, {}, volume.NewSpecFromVolume(&v1.Volume{}), volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{}, true)} {

@@ -21,6 +21,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/meter"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // PluginName is the plugin's name.
@@ -47,11 +48,11 @@ type plugin struct {
 var (
 	_ volume.PersistentVolumePlugin    = (*plugin)(nil)
 	_ volume.MountOptionVolumePlugin   = (*plugin)(nil)
-	_ volume.SourceDescriber           = (*plugin)(nil)
+	_ volumesource.Describer           = (*plugin)(nil)
 	_ volume.WorkMountPlugin           = (*plugin)(nil)
 	_ volume.ProvisionableVolumePlugin = (*plugin)(nil)
 	_ volume.DeletableVolumePlugin     = (*plugin)(nil)
-	_ volume.SourceHealthPlugin        = (*plugin)(nil)
+	_ volumesource.HealthPlugin        = (*plugin)(nil)
 )
 
 // Init implements [volume.VolumePlugin]. A configuration that cannot work is an

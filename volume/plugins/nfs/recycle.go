@@ -36,7 +36,7 @@ type recycling struct {
 //     enables the embedded recycler. Else the error is a *[volume.MissingRoleError].
 //   - The spec must be the stored PersistentVolume's, with UIDs: only the volume's own
 //     claim must have left it.
-//   - An embedded recycler's error is a *[volume.DryRunError], an *[volume.IncompleteError]
+//   - An embedded recycler's error is a *[reclaim.DryRunError], an *[reclaim.IncompleteError]
 //     that says how far it came, or the obstacle, such as [volume.ErrInUse] or
 //     [ErrHoldsVolumes]. Its mount has the spec's mount options; a pod mounts without
 //     them, as in Kubernetes.

@@ -18,6 +18,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/sharedirs"
 	"github.com/podvol/podvol/volume/internal/wipe"
+	"github.com/podvol/podvol/volume/reclaim"
 	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
@@ -48,7 +49,7 @@ func (r *recycling) recycleHere(ctx context.Context) error {
 		return r.scrub(ctx, root, &done)
 	})
 	if abandoned, ok := errors.AsType[*blockingcall.AbandonedError](err); ok && abandoned.Started {
-		return &volume.IncompleteError{Done: done.Load(), Err: err}
+		return &reclaim.IncompleteError{Done: done.Load(), Err: err}
 	}
 	return err
 }
@@ -166,7 +167,7 @@ func (r *recycling) dryRun(ctx context.Context, root *os.File) error {
 	if err != nil {
 		return volume.NothingDone(withAdvice(r.export, err))
 	}
-	e := &volume.DryRunError{
+	e := &reclaim.DryRunError{
 		Source: r.export.String(), Entries: found.Entries, Bytes: found.Bytes, First: found.First, Mounts: found.Mounts,
 		Do: fmt.Sprintf("to empty it for its next claim, set the recycler's action to %s or %s", RecycleDelete, RecycleArchive),
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/sharedirs"
+	"github.com/podvol/podvol/volume/reclaim"
 )
 
 func deleting() Config {
@@ -102,8 +103,8 @@ func TestEmbeddedRecyclerOnlySaysWhatItWouldDelete(t *testing.T) {
 	write(t, served, "a", "d/b")
 	for range 2 {
 		heard, err := recycle(t, p, releasedSpec())
-		e, ok := errors.AsType[*volume.DryRunError](err)
-		if !ok || !errors.Is(err, volume.ErrDryRun) || e.Entries != 3 || len(e.First) != 2 || e.Source != "10.0.0.1:/export" || volume.IsUncertain(err) {
+		e, ok := errors.AsType[*reclaim.DryRunError](err)
+		if !ok || !errors.Is(err, reclaim.ErrDryRun) || e.Entries != 3 || len(e.First) != 2 || e.Source != "10.0.0.1:/export" || volume.IsUncertain(err) {
 			t.Errorf("Recycle = %v", err)
 		}
 		if !heard.contain("3 entries") {
@@ -115,7 +116,7 @@ func TestEmbeddedRecyclerOnlySaysWhatItWouldDelete(t *testing.T) {
 	if err := errors.Join(os.Remove(filepath.Join(served, "a")), os.RemoveAll(filepath.Join(served, "d"))); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := recycle(t, p, releasedSpec()); !errors.Is(err, volume.ErrDryRun) {
+	if _, err := recycle(t, p, releasedSpec()); !errors.Is(err, reclaim.ErrDryRun) {
 		t.Errorf("of an empty volume: %v", err)
 	}
 }
@@ -190,7 +191,7 @@ func TestInterruptedRecyclingSaysHowFarItCameAndIsResumed(t *testing.T) {
 					cancel(cause)
 				}
 			})
-			if e, ok := errors.AsType[*volume.IncompleteError](err); !ok || e.Done != 100 || !errors.Is(err, cause) {
+			if e, ok := errors.AsType[*reclaim.IncompleteError](err); !ok || e.Done != 100 || !errors.Is(err, cause) {
 				t.Errorf("Recycle = %v", err)
 			}
 			if left, err := os.ReadDir(served); err != nil || len(left) != files-100 {
@@ -235,7 +236,7 @@ func testReleaseEnds(t *testing.T, config Config) {
 		}
 	})
 	// Asked before the fourth and the seventh.
-	incomplete, ok := errors.AsType[*volume.IncompleteError](err)
+	incomplete, ok := errors.AsType[*reclaim.IncompleteError](err)
 	if !ok || incomplete.Done != 6 || !errors.Is(err, bound) || !errors.Is(err, ErrNoLonger) || !volume.IsUncertain(err) {
 		t.Errorf("Recycle = %v", err)
 	}
@@ -269,7 +270,7 @@ func TestWhatTheServerRefusesIsExplained(t *testing.T) {
 		{unix.ESTALE, "try again"},
 		{unix.EIO, unix.EIO.Error()},
 	} {
-		given := &volume.IncompleteError{Done: 7, Err: &fs.PathError{Op: "unlinkat", Path: "10.0.0.1:/export/a", Err: tc.err}}
+		given := &reclaim.IncompleteError{Done: 7, Err: &fs.PathError{Op: "unlinkat", Path: "10.0.0.1:/export/a", Err: tc.err}}
 		err := withAdvice(workExport, given)
 		if !errors.Is(err, tc.err) || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "7 entries") {
 			t.Errorf("%v: %v", tc.err, err)

@@ -20,6 +20,7 @@ import (
 	"github.com/podvol/podvol/util/testenv/nfsserver"
 	"github.com/podvol/podvol/util/testenv/vmtest"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/reclaim"
 )
 
 // recycler is a plugin on the machine's own kernel, and the server it mounts.
@@ -117,7 +118,7 @@ func testRecycling(t *testing.T, r recycler) {
 	}
 	r.fill(t, 300)
 	_, err := r.recycle(t, RecycleDryRun)
-	if e, ok := errors.AsType[*volume.DryRunError](err); !ok || e.Entries != 305 {
+	if e, ok := errors.AsType[*reclaim.DryRunError](err); !ok || e.Entries != 305 {
 		t.Errorf("dry run: %v", err)
 	}
 	heard, err := r.recycle(t, RecycleDelete)
@@ -190,7 +191,7 @@ func testSquashed(t *testing.T, r recycler) {
 	dir := r.server.Path(r.path)
 	r.server.Put(r.path+"/theirs", "data")
 	_, err := r.recycle(t, RecycleDelete)
-	if _, ok := errors.AsType[*volume.IncompleteError](err); !ok || !strings.Contains(err.Error(), "no_root_squash") {
+	if _, ok := errors.AsType[*reclaim.IncompleteError](err); !ok || !strings.Contains(err.Error(), "no_root_squash") {
 		t.Errorf("Recycle = %v", err)
 	}
 	wantFiles(t, dir, "theirs")
@@ -235,7 +236,7 @@ func testSilentServer(t *testing.T, r recycler) {
 	defer late.Stop()
 	start := time.Now()
 	err := <-result
-	incomplete, ok := errors.AsType[*volume.IncompleteError](err)
+	incomplete, ok := errors.AsType[*reclaim.IncompleteError](err)
 	if !ok || incomplete.Done < files/2 || incomplete.Done >= files || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Recycle = %v", err)
 	}

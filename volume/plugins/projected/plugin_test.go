@@ -14,6 +14,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/projected"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // The volume that the API adds to every pod, and some more.
@@ -42,7 +43,7 @@ func TestPlugin(t *testing.T) {
 		t.Errorf("volume name %q, %v", got, err)
 	}
 	const source = "projected: token, configmap kube-root-ca.crt, downwardAPI, secret extra, trust bundle roots, trust bundles"
-	if got := volume.DescribeSource(plugin, spec); got != source {
+	if got := volumesource.Describe(plugin, spec); got != source {
 		t.Errorf("source %q", got)
 	}
 	want := []volume.ObjectRef{

@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/secret"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 func TestPlugin(t *testing.T) {
@@ -32,7 +33,7 @@ func TestPlugin(t *testing.T) {
 	if got, err := plugin.GetVolumeName(spec); err != nil || got != "tls" {
 		t.Errorf("volume name %q, %v", got, err)
 	}
-	if got := volume.DescribeSource(plugin, spec); got != "secret tls" {
+	if got := volumesource.Describe(plugin, spec); got != "secret tls" {
 		t.Errorf("source %q", got)
 	}
 	if got := volume.DependsOn(plugin, spec, pod); !slices.Equal(got, []volume.ObjectRef{volume.NewObjectRef("Secret", "default", "tls")}) {

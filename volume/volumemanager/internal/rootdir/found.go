@@ -10,6 +10,7 @@ import (
 
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/layout"
 )
 
 // FoundAt returns the kind of file at a volume's place; empty: nothing that matters. A
@@ -72,7 +73,7 @@ func isEmpty(dir string) (bool, error) {
 
 // DeviceLink is the pod's link to a block volume's device.
 func DeviceLink(host *volume.Host, key Key) string {
-	return filepath.Join(volume.GetPodVolumeDeviceDir(host, key.PodUID, key.Plugin), key.Spec)
+	return filepath.Join(layout.GetPodVolumeDeviceDir(host, key.PodUID, key.Plugin), key.Spec)
 }
 
 // HasDeviceLink reports whether a volume without a record is a block volume.

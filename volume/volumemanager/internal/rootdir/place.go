@@ -11,13 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/pathin"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/layout"
 )
 
 // VolumePlace is where a volume is that is known by its key alone.
 func VolumePlace(rootDir string, key Key) string {
 	place := func(kind string) string {
-		return filepath.Join(PodsDir(rootDir), string(key.PodUID), kind, volume.EscapeQualifiedName(key.Plugin), key.Spec)
+		return filepath.Join(PodsDir(rootDir), string(key.PodUID), kind, layout.EscapeQualifiedName(key.Plugin), key.Spec)
 	}
 	path := place("volumes")
 	if _, err := os.Readlink(place("volumeDevices")); err == nil {
@@ -46,10 +46,10 @@ func VolumeDirs(rootDir string) ([]Key, error) {
 			volumes := filepath.Join(PodsDir(rootDir), pod.Name(), kind)
 			for _, plugin := range list(volumes) {
 				for _, name := range list(filepath.Join(volumes, plugin.Name())) {
-					if strings.HasPrefix(name.Name(), volume.DeletingPrefix) {
+					if strings.HasPrefix(name.Name(), layout.DeletingPrefix) {
 						continue // the rest of a volume that still has its record
 					}
-					keys = append(keys, Key{types.UID(pod.Name()), volume.UnescapeQualifiedName(plugin.Name()), name.Name()})
+					keys = append(keys, Key{types.UID(pod.Name()), layout.UnescapeQualifiedName(plugin.Name()), name.Name()})
 				}
 			}
 		}
@@ -78,5 +78,5 @@ func KeyOfPath(rootDir, path string) (Key, bool) {
 	if len(parts) != 4 || parts[1] != "volumes" {
 		return Key{PodUID: types.UID(parts[0])}, false
 	}
-	return Key{types.UID(parts[0]), volume.UnescapeQualifiedName(parts[2]), parts[3]}, true
+	return Key{types.UID(parts[0]), layout.UnescapeQualifiedName(parts[2]), parts[3]}, true
 }

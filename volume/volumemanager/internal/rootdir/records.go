@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/journal"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/layout"
 	"github.com/podvol/podvol/volume/mountrecord"
 )
 
@@ -27,7 +27,7 @@ func KeyOf(r *mountrecord.Record) Key {
 
 // String is the volume's path below pods/, as far as the key goes.
 func (k Key) String() string {
-	return string(k.PodUID) + "/" + volume.EscapeQualifiedName(k.Plugin) + "/" + k.Spec
+	return string(k.PodUID) + "/" + layout.EscapeQualifiedName(k.Plugin) + "/" + k.Spec
 }
 
 // ParseKey undoes String.
@@ -36,7 +36,7 @@ func ParseKey(s string) (Key, bool) {
 	if len(parts) != 3 {
 		return Key{}, false
 	}
-	return Key{types.UID(parts[0]), volume.UnescapeQualifiedName(parts[1]), parts[2]}, true
+	return Key{types.UID(parts[0]), layout.UnescapeQualifiedName(parts[1]), parts[2]}, true
 }
 
 // Records are the volumes' records in the journal below podvol/. It is a

@@ -16,7 +16,7 @@ import (
 
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/journal"
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/layout"
 	"github.com/podvol/podvol/volume/mountrecord"
 )
 
@@ -154,7 +154,7 @@ func (t *tombstones) syncPlaces(gone map[string]Key) (err error) {
 	}()
 	for _, key := range gone {
 		for _, kind := range volumeKinds() {
-			if err := openWay(dirs, PodsDir(t.rootDir), string(key.PodUID), kind, volume.EscapeQualifiedName(key.Plugin)); err != nil {
+			if err := openWay(dirs, PodsDir(t.rootDir), string(key.PodUID), kind, layout.EscapeQualifiedName(key.Plugin)); err != nil {
 				return err
 			}
 		}
@@ -240,8 +240,8 @@ func parseTombstone(under string) (name string, key Key, ok bool) {
 // the rest of a removal. It touches nothing but the directories around.
 func isBack(rootDir string, key Key) bool {
 	for _, kind := range volumeKinds() {
-		plugin := filepath.Join(PodsDir(rootDir), string(key.PodUID), kind, volume.EscapeQualifiedName(key.Plugin))
-		for _, name := range []string{key.Spec, volume.DeletingPrefix + key.Spec} {
+		plugin := filepath.Join(PodsDir(rootDir), string(key.PodUID), kind, layout.EscapeQualifiedName(key.Plugin))
+		for _, name := range []string{key.Spec, layout.DeletingPrefix + key.Spec} {
 			if gone, err := IsGone(filepath.Join(plugin, name)); err != nil || !gone {
 				return true
 			}

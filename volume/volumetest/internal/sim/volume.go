@@ -10,6 +10,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // Volume is a volume in one pod of the node.
@@ -106,7 +107,7 @@ func (v *Volume) Record() *mountrecord.Record {
 	data, err := mountrecord.Encode(&mountrecord.Record{
 		PodUID: v.Pod.UID, Pod: types.NamespacedName{Namespace: v.Pod.Namespace, Name: v.Pod.Name},
 		Volumes: []string{v.Spec.Name()}, Plugin: v.node.Plugin.GetPluginName(), Path: v.GetPath(),
-		Source:       volume.DescribeSource(v.node.Plugin, v.Spec),
+		Source:       volumesource.Describe(v.node.Plugin, v.Spec),
 		InlineVolume: v.Spec.Volume, PersistentVolume: v.Spec.PersistentVolume, ReadOnly: v.Spec.ReadOnly,
 	})
 	if err != nil {

@@ -1,11 +1,11 @@
-package volume_test
+package podstate_test
 
 import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/podstate"
 )
 
 // As the kubelet's GetPodVolumeNames, over all kinds of containers and of use.
@@ -31,12 +31,12 @@ func TestUsedByContainer(t *testing.T) {
 		for use, list := range containers {
 			pod := &v1.Pod{}
 			put(&pod.Spec, list)
-			if got, want := volume.UsedByContainer(pod, "v"), use == "mount" || use == "device"; got != want {
+			if got, want := podstate.UsesVolume(pod, "v"), use == "mount" || use == "device"; got != want {
 				t.Errorf("%s, %s: %t", kind, use, got)
 			}
 		}
 	}
-	if !volume.UsedByContainer(&v1.Pod{}, "v") {
+	if !podstate.UsesVolume(&v1.Pod{}, "v") {
 		t.Error("a pod without containers does not use its volume")
 	}
 }
@@ -54,13 +54,13 @@ func TestHasEnded(t *testing.T) {
 		for _, phase := range []v1.PodPhase{"", v1.PodPending, v1.PodRunning, v1.PodUnknown, v1.PodSucceeded, v1.PodFailed} {
 			terminal := phase == v1.PodSucceeded || phase == v1.PodFailed
 			pod := &v1.Pod{Status: v1.PodStatus{Phase: phase}}
-			if volume.HasEnded(pod) != terminal {
+			if podstate.HasEnded(pod) != terminal {
 				t.Errorf("phase %q alone: %v", phase, !terminal)
 			}
-			if put(&pod.Status, gone); volume.HasEnded(pod) != terminal {
+			if put(&pod.Status, gone); podstate.HasEnded(pod) != terminal {
 				t.Errorf("phase %q, %s gone: %v", phase, kind, !terminal)
 			}
-			if put(&pod.Status, running); volume.HasEnded(pod) {
+			if put(&pod.Status, running); podstate.HasEnded(pod) {
 				t.Errorf("phase %q, %s run: it has ended", phase, kind)
 			}
 		}

@@ -1,10 +1,14 @@
-package volume
+// Package reclaim has what emptying and deleting a released volume may end with besides
+// success: a dry run, a part that is left, and storage that was gone before.
+package reclaim
 
 import (
 	"errors"
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/podvol/podvol/volume"
 )
 
 // ErrDryRun says that nothing was deleted because the call was a dry run. The
@@ -77,3 +81,19 @@ func (e *IncompleteError) Error() string {
 
 // Unwrap returns the error that stopped it.
 func (e *IncompleteError) Unwrap() error { return e.Err }
+
+// StorageFinder is implemented by deleters that know whether the storage existed
+// before Delete. Absent: it existed.
+type StorageFinder interface {
+	volume.Deleter
+	// Found reports whether the storage existed. It is called once Delete has
+	// returned nil.
+	Found() bool
+}
+
+// FoundStorage reports whether the storage that d deleted existed before; see
+// [StorageFinder].
+func FoundStorage(d volume.Deleter) bool {
+	f, ok := d.(StorageFinder)
+	return !ok || f.Found()
+}

@@ -1,4 +1,6 @@
-package volume
+// Package podstate reads from a pod what its volumes depend on: which of them its containers
+// use, and whether those have ended.
+package podstate
 
 import (
 	"fmt"
@@ -7,14 +9,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// UsedByContainer reports whether a container of the pod mounts the volume of
+// UsesVolume reports whether a container of the pod mounts the volume of
 // this name, or has it as a device. Init and ephemeral containers count, as with
 // the kubelet (pkg/volume/util GetPodVolumeNames). The kubelet does not mount a
 // volume that no container uses.
 //
 // A pod without any container uses all of its volumes: its caller needs the
-// volumes only. UsedByContainer only reads the pod.
-func UsedByContainer(pod *v1.Pod, volumeName string) bool {
+// volumes only. UsesVolume only reads the pod.
+func UsesVolume(pod *v1.Pod, volumeName string) bool {
 	spec := &pod.Spec
 	if len(spec.InitContainers)+len(spec.Containers)+len(spec.EphemeralContainers) == 0 {
 		return true
