@@ -90,9 +90,40 @@ type MappedDevice struct {
 	Bind string `json:"bind"`
 }
 
+// Equal reports whether both are the same place, or both are nil.
+func (d *MappedDevice) Equal(other *MappedDevice) bool {
+	return d == other || d != nil && other != nil && *d == *other
+}
+
 // Spec returns the recorded spec. It shares the record's pointers.
 func (r *Record) Spec() *volume.Spec {
 	return &volume.Spec{Volume: r.InlineVolume, PersistentVolume: r.PersistentVolume, ReadOnly: r.ReadOnly}
+}
+
+// PersistentVolumeName is the name of the PersistentVolume that was mounted; empty for other
+// volumes.
+func (r *Record) PersistentVolumeName() string {
+	if r.PersistentVolume == nil {
+		return ""
+	}
+	return r.PersistentVolume.Name
+}
+
+// Claim is the claim that the volume was mounted for; empty: none.
+func (r *Record) Claim() types.NamespacedName {
+	if r.PersistentVolume == nil || r.PersistentVolume.Spec.ClaimRef == nil {
+		return types.NamespacedName{}
+	}
+	ref := r.PersistentVolume.Spec.ClaimRef
+	return types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
+}
+
+// DeviceNode is the node of a block volume's device that is mapped; empty: none.
+func (r *Record) DeviceNode() string {
+	if r.Confirmed == nil || r.Confirmed.Device == nil {
+		return ""
+	}
+	return r.Confirmed.Device.Node
 }
 
 // ErrDamaged says that a record is truncated, or is no record at all.

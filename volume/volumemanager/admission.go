@@ -10,30 +10,24 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/mountrecord"
-	"github.com/podvol/podvol/volume/selinux"
-	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
-	"github.com/podvol/podvol/volume/volumemanager/internal/oncepod"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
-// admission decides whether a volume may be set up here now. It is asked by one call, admit, and
-// brings what else the volume needs of its node by another, stage. Both do little for a volume
-// without a device, without an SELinux label, and that several pods may have.
+// admission decides whether a volume may be set up here now. It is asked by one call, admit.
 type admission struct {
 	entries *entries
 	actual  *actualStateOfWorld
 	status  *publisher
 	host    *volume.Host
-	devices *devices.Table
-	selinux selinux.Policy
+	needs   *nodeNeeds
 }
 
-// admit finds out which device and which label a volume needs, refuses what would hide or
+// admit finds out what a volume needs of its node, refuses what would hide or
 // replace a volume that is there already, or take one that others have, and else enters the new
 // one. The set-up has the record then as it is to be stored, and the state known before, which is
 // empty for a new volume.
 func (a *admission) admit(ctx context.Context, u *setUp) error {
-	err := a.findNeeds(ctx, u)
+	err := a.needs.find(ctx, u)
 	a.show(u)
 	if err != nil {
 		return err
@@ -53,41 +47,12 @@ func (a *admission) admit(ctx context.Context, u *setUp) error {
 	return nil
 }
 
-// findNeeds finds out which device and which label the volume needs. With an error the device
-// is what it may need, as far as that can be said.
-func (a *admission) findNeeds(ctx context.Context, u *setUp) (err error) {
-	if u.device, err = devices.Of(u.plugin, u.spec, u.pod.UID); err != nil {
-		return err
-	}
-	u.record.SELinuxLabel, err = a.label(ctx, u)
-	return err
-}
-
-// label is the label that the volume is asked to be mounted with. One that is
-// mounted keeps its own, since another needs another mount.
-func (a *admission) label(ctx context.Context, u *setUp) (string, error) {
-	if label, mounted := a.mountedLabel(u); mounted {
-		return label, nil
-	}
-	return a.selinux.MountLabel(ctx, u.pod, u.record.Volumes, u.plugin, u.spec)
-}
-
-func (a *admission) mountedLabel(u *setUp) (label string, mounted bool) {
-	a.entries.Lock()
-	defer a.entries.Unlock()
-	for _, s := range u.of.pod.volumes { // one that was adopted has another entry
-		if s.state == StateMounted && s.actual.record != nil && s.actual.key == u.key {
-			return s.actual.record.SELinuxLabel, true
-		}
-	}
-	return "", false
-}
-
-// show puts the findings into the volume's rows, and the device among those in use.
+// show puts what was found about the volume so far into its rows, and notes what it uses of its
+// node.
 func (a *admission) show(u *setUp) {
 	a.entries.Lock()
 	defer a.entries.Unlock()
-	a.devices.Join(u.of, u.device)
+	a.needs.join(u)
 	a.status.show(u.of, u.record)
 }
 
@@ -101,33 +66,6 @@ func (a *admission) detachment(s *podVolume) *lazyunmount.Detachment {
 	return nil
 }
 
-// stage makes sure that the volume's device is there and mounted, if it has one.
-func (a *admission) stage(ctx context.Context, u *setUp) error {
-	return a.devices.Stage(ctx, u.deviceRequest())
-}
-
-// deviceRequest is what the set-up asks of the volume's device.
-func (u *setUp) deviceRequest() devices.Request {
-	args := u.mounterArgs()
-	r := devices.Request{
-		Holder: u.of, Use: u.device, Spec: u.record.Spec(), Pod: u.pod, Label: u.record.SELinuxLabel,
-		Args: volume.DeviceMounterArgs{FsGroup: args.FsGroup, SELinuxLabel: args.SELinuxLabel, Progress: args.Progress},
-	}
-	if u.mapping != nil {
-		r.Mapper = u.mapping.mapper
-	}
-	return r
-}
-
-// letGo takes a volume that was not set up off its device. It reports false where the volume's
-// record must stay for the device's sake.
-func (a *admission) letGo(u *setUp) bool { return a.devices.LetGo(u.of, u.device) }
-
-// unstage undoes stage, for a volume whose own mount is gone.
-func (a *admission) unstage(ctx context.Context, s *podVolume, was actualVolume, plugin volume.VolumePlugin) error {
-	return a.devices.Unstage(ctx, devices.Leaving{Holder: s, Plugin: plugin, Spec: was.record.Spec(), PodUID: was.key.PodUID, Use: was.device})
-}
-
 // enter makes the volume a part of the actual state, unless there is something against it.
 func (a *admission) enter(u *setUp) (before actualVolume, err error) {
 	a.entries.Lock()
@@ -137,7 +75,7 @@ func (a *admission) enter(u *setUp) (before actualVolume, err error) {
 	if err := u.checkPlace(before); err != nil {
 		return before, err
 	}
-	if err := a.checkNode(u); err != nil {
+	if err := a.needs.check(u); err != nil {
 		return before, err
 	}
 	entered := actualVolume{key: u.key, record: u.record, digest: u.digest, source: u.source, device: cmp.Or(u.device, before.device), detached: before.detached}
@@ -175,52 +113,6 @@ func (u *setUp) checkPlace(before actualVolume) error {
 	return nil
 }
 
-// checkNode refuses a volume that waits for reports about its attachment, for another pod,
-// or for the label of its device. One that is mounted already may be looked at again. The
-// caller holds the lock.
-func (a *admission) checkNode(u *setUp) error {
-	if !u.of.IsMounted() || !u.of.Exists() {
-		if err := a.devices.CheckReports(u.of); err != nil {
-			return volume.NothingDone(err)
-		}
-		if err := a.checkOncePod(u); err != nil {
-			return volume.NothingDone(err)
-		}
-	}
-	return a.devices.Admit(u.deviceRequest(), u.of.actual.device)
-}
-
-// checkOncePod refuses a ReadWriteOncePod volume that another pod has something
-// of, whatever its plugin; then the volume is
-// tried again when a pod has let go of it. The caller holds the lock.
-func (a *admission) checkOncePod(u *setUp) error {
-	pv := u.record.PersistentVolume
-	if !oncepod.Is(pv) {
-		return nil
-	}
-	for _, p := range a.entries.pods {
-		if p == u.of.pod || p.find(func(s *podVolume) bool { return s.has(u, pv.Name) }) == nil {
-			continue
-		}
-		a.actual.oncePod.Add(u.of, pv.Name)
-		return oncepod.Used(pv.Name, u.record.Pod, p.name, p.uid)
-	}
-	return nil
-}
-
-// has reports whether the volume has something of a PersistentVolume that is asked
-// for. Of a directory whose record is lost only the name is known.
-func (s *podVolume) has(u *setUp, pvName string) bool {
-	r := s.actual.record
-	switch {
-	case !s.actual.exists():
-		return false
-	case r == nil || r.Rebuilt:
-		return s.actual.key.Plugin == u.key.Plugin && s.actual.key.Spec == u.key.Spec
-	}
-	return r.PersistentVolume != nil && r.PersistentVolume.Name == pvName
-}
-
 // takeOver moves a directory that was found on disk, under the name of its spec,
 // to the volume that turns out to want it, and puts aside one that only has the
 // name of what it wants.
@@ -236,7 +128,7 @@ func (a *admission) takeOver(u *setUp) {
 		if other == u.of || other.wanted || other.doing != opNone || r == nil || !r.Rebuilt || other.actual.key != u.key {
 			continue
 		}
-		a.devices.Pass(other, u.of, other.actual.device)
+		a.needs.pass(other, u.of)
 		u.of.actual, other.actual = other.actual, actualVolume{}
 		a.status.note(u.of)
 		u.of.state, u.of.since, u.of.took = other.state, other.since, other.took
@@ -333,7 +225,7 @@ func (a *admission) putAside(s *podVolume) {
 		own.state, own.err = StateFailed, u
 	}
 	s.pod.volumes = append(s.pod.volumes, own)
-	a.devices.Pass(s, own, s.actual.device)
+	a.needs.pass(s, own)
 	s.actual, s.state, s.since = actualVolume{}, StatePending, time.Now()
 	a.status.note(s)
 	a.status.note(own)

@@ -1,7 +1,6 @@
 package volumemanager
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -111,19 +110,9 @@ func (p *publisher) awaits(s *podVolume) *AttachmentError {
 	return nil
 }
 
-// isAwaiting reports whether the volume does nothing until a report comes, or
-// another reason to look at it again.
-func (s *podVolume) isAwaiting() bool {
-	return s.generation > 0 && s.awaited == s.generation
-}
-
-// finishWaiting notes that an operation ended since a report is missing,
-// if it did; this is no failure, and no attempt either: those that wait for one
-// go on waiting. The caller holds the lock.
-func (r *reconciler) finishWaiting(s *podVolume, generation int, err error) bool {
-	if _, missing := errors.AsType[*AttachmentError](err); !missing {
-		return false
-	}
+// finishWaiting notes that an operation ended since a report is missing; this is no failure,
+// and no attempt either: those that wait for one go on waiting. The caller holds the lock.
+func (r *reconciler) finishWaiting(s *podVolume, generation int) {
 	s.failures, s.pauses, s.err = 0, 0, nil
 	if s.state != StateMounted {
 		s.enter(StatePending, time.Now())
@@ -135,7 +124,6 @@ func (r *reconciler) finishWaiting(s *podVolume, generation int, err error) bool
 	if !s.actual.exists() && r.desired.leaves(s.pod) {
 		r.actual.drop(s)
 	}
-	return true
 }
 
 // attachmentTrouble is what the volume's rows say of its attachment. The caller
@@ -159,15 +147,6 @@ func (p *publisher) attachmentTrouble(s *podVolume) *AttachmentError {
 
 // Holding implements [devices.Holder].
 func (s *podVolume) Holding() *devices.Holding { return &s.holding }
-
-// Exists implements [devices.Holder].
-func (s *podVolume) Exists() bool { return s.actual.exists() }
-
-// IsWanted implements [devices.Holder].
-func (s *podVolume) IsWanted() bool { return s.wanted && s.pod.wanted }
-
-// IsMounted implements [devices.Holder].
-func (s *podVolume) IsMounted() bool { return s.state == StateMounted }
 
 // Resync implements [devices.Holder].
 func (s *podVolume) Resync() {

@@ -69,7 +69,7 @@ func (m *mapping) SetUpAt(ctx context.Context, dir string, _ volume.MounterArgs)
 		return u.device.Failed("MapPodDevice", u.spec, err)
 	}
 	if published == "" {
-		published = m.executor.admission.devices.AttachedAt(u.device)
+		published = m.executor.needs.devices.AttachedAt(u.device)
 	}
 	if published == "" {
 		return u.device.Failed("MapPodDevice", u.spec, errors.New("device path of the volume is empty"))
@@ -80,24 +80,9 @@ func (m *mapping) SetUpAt(ctx context.Context, dir string, _ volume.MounterArgs)
 	return nil
 }
 
-// mappedDevice is what the confirmation says of a block volume.
-func (u *setUp) mappedDevice() *mountrecord.MappedDevice {
-	if u.mapping == nil {
-		return nil
-	}
-	return &mountrecord.MappedDevice{Node: u.mapping.device, Bind: u.mapping.place.Bind}
-}
-
-func equalDevices(a, b *mountrecord.MappedDevice) bool {
-	return a == b || a != nil && b != nil && *a == *b
-}
-
-// deviceNodeOf is the device of a recorded block volume that is mapped.
-func deviceNodeOf(r *mountrecord.Record) string {
-	if r.Confirmed == nil || r.Confirmed.Device == nil {
-		return ""
-	}
-	return r.Confirmed.Device.Node
+// mapped is what the confirmation says of a block volume.
+func (m *mapping) mapped() *mountrecord.MappedDevice {
+	return &mountrecord.MappedDevice{Node: m.device, Bind: m.place.Bind}
 }
 
 // unmapDevice takes the device from the pod: mapDevice's steps in reverse, each

@@ -16,10 +16,10 @@
 //	decide    reconcile.go  compare the desired with the actual state: one operation, or none
 //	resolve   setup.go      the claim's PersistentVolume (internal/podspec), and the plugin;
 //	                        nothing is touched
-//	admit     admission.go  refuse what would hide, replace or take another volume, or waits for
-//	                        another pod (internal/oncepod), a label, or its attachment (attach.go)
+//	admit     admission.go  refuse what would hide, replace or take another volume
+//	                        (nodeneeds.go: a device, a label, or that it is for one pod only)
 //	record    setup.go      write what may be mounted from now on, and sync it
-//	act       setup.go      the device, where a plugin mounts one once per node (internal/devices);
+//	act       setup.go      stage its device, if it has one (nodeneeds.go, internal/devices), and
 //	                        the plugin's SetUp, or a block volume's (block.go)
 //	confirm   setup.go      note that it is mounted, and tell those that wait (publish.go, wait.go)
 //

@@ -84,10 +84,11 @@ func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMg
 func (m *Manager) addSteps() {
 	config := m.config
 	m.containers = containermounts.New(m.host, m.plugins, containerVolumes{m.entries, m.status, m.life, m.podDirs})
+	needs := &nodeNeeds{entries: m.entries, actual: m.actual, devices: m.devices, selinux: config.SELinux}
 	m.executor = &operationExecutor{
 		entries: m.entries, actual: m.actual, status: m.status, schedule: m.schedule,
-		admission: &admission{entries: m.entries, actual: m.actual, status: m.status, host: m.host, devices: m.devices, selinux: config.SELinux},
-		host:      m.host, plugins: m.plugins, records: m.records, podDirs: m.podDirs, containers: m.containers,
+		admission: &admission{entries: m.entries, actual: m.actual, status: m.status, host: m.host, needs: needs}, needs: needs,
+		host: m.host, plugins: m.plugins, records: m.records, podDirs: m.podDirs, containers: m.containers,
 		blocks:  blockmap.Mapper{Mounter: m.host.Mounter, Holder: config.DeviceHolder, KeepRoot: m.life.KeepRoot},
 		objects: config.Objects, trustBundles: config.TrustBundles, events: config.Events, setUpTimeout: config.SetUpTimeout, log: m.log,
 	}

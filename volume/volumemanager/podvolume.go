@@ -168,6 +168,12 @@ type actualVolume struct {
 
 func (a actualVolume) exists() bool { return a.record != nil || a.unreadable != nil }
 
+// isFound reports whether the volume was found under the name of its
+// spec, which need not be the name that the pod gives it.
+func (a actualVolume) isFound() bool {
+	return a.unreadable != nil || a.record != nil && a.record.Rebuilt
+}
+
 // volumeFor returns the entry for these of the pod's volumes: the one that has just them, else one
 // that is not wanted any more and has one of them, else a new one.
 func (p *podState) volumeFor(names []string) *podVolume {
@@ -208,6 +214,21 @@ func (p *podState) remove(s *podVolume) bool {
 // isLeft reports whether the pod was declared anew so that nothing is wanted of the
 // volume.
 func (s *podVolume) isLeft() bool { return s.pod.wanted && !s.wanted }
+
+// isAwaiting reports whether the volume does nothing until a report comes, or
+// another reason to look at it again.
+func (s *podVolume) isAwaiting() bool {
+	return s.generation > 0 && s.awaited == s.generation
+}
+
+// Exists implements [devices.Holder].
+func (s *podVolume) Exists() bool { return s.actual.exists() }
+
+// IsWanted implements [devices.Holder].
+func (s *podVolume) IsWanted() bool { return s.wanted && s.pod.wanted }
+
+// IsMounted implements [devices.Holder].
+func (s *podVolume) IsMounted() bool { return s.state == StateMounted }
 
 func (s *podVolume) enter(state VolumeState, now time.Time) {
 	if s.state != state {

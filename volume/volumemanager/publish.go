@@ -28,7 +28,7 @@ type publisher struct {
 func (s *podVolume) rows() []VolumeStatus {
 	r := s.describe()
 	row := VolumeStatus{
-		Pod: s.pod.name, PodUID: s.pod.uid, NodeName: r.NodeName, Plugin: r.Plugin, Source: r.Source, PersistentVolume: persistentVolumeOf(r), Claim: claimOf(r), Path: r.Path, Device: deviceNodeOf(r),
+		Pod: s.pod.name, PodUID: s.pod.uid, NodeName: r.NodeName, Plugin: r.Plugin, Source: r.Source, PersistentVolume: r.PersistentVolumeName(), Claim: r.Claim(), Path: r.Path, Device: r.DeviceNode(),
 		State: s.state, Since: s.since, Duration: s.took, Wanted: (s.wanted || s.unused) && s.pod.wanted,
 		Found:    s.actual.isFound(),
 		Failures: s.failures, NextRetry: s.retryAt,
@@ -120,7 +120,10 @@ func (p *publisher) notify(status VolumeStatus) {
 // attachment. The caller holds the lock.
 func (p *publisher) rows(s *podVolume) []VolumeStatus {
 	rows := s.rows()
-	trouble := p.attachmentTrouble(s)
+	var trouble *AttachmentError
+	if s.holding != (devices.Holding{}) {
+		trouble = p.attachmentTrouble(s)
+	}
 	health := p.healthOf(s)
 	for i := range rows {
 		rows[i].Server, rows[i].Attachment = health, trouble
@@ -161,7 +164,7 @@ type claimIndex map[types.NamespacedName]map[*podVolume]struct{}
 func (c claimIndex) note(s *podVolume) {
 	var claim types.NamespacedName
 	if slices.Contains(s.pod.volumes, s) {
-		claim = claimOf(s.describe())
+		claim = s.describe().Claim()
 	}
 	if claim == s.claim {
 		return

@@ -170,7 +170,8 @@ func (r *reconciler) finish(s *podVolume, a attempt, err error) {
 	}
 	s.giveUp(nil)
 	s.doing, s.giveUp = opNone, nil
-	if r.finishWaiting(s, generation, err) {
+	if _, missing := errors.AsType[*AttachmentError](err); missing {
+		r.finishWaiting(s, generation)
 		return
 	}
 	s.attempted = generation

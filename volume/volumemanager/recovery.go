@@ -252,9 +252,3 @@ func (v *recovery) rebuild(ctx context.Context, key rootdir.Key) (*mountrecord.R
 		Rebuilt:      true, Guessed: !found.Complete,
 	}, nil
 }
-
-// isFound reports whether the volume was found under the name of its
-// spec, which need not be the name that the pod gives it.
-func (a actualVolume) isFound() bool {
-	return a.unreadable != nil || a.record != nil && a.record.Rebuilt
-}

@@ -30,6 +30,7 @@ type operationExecutor struct {
 	status    *publisher
 	schedule  *schedule
 	admission *admission
+	needs     *nodeNeeds
 
 	host       *volume.Host
 	plugins    *volume.VolumePluginMgr
@@ -62,10 +63,11 @@ type setUp struct {
 	source  string // the plugin's name of the source
 
 	// what was found about it here, by the admission
-	device *devices.Use // nil: none
-	line   []byte       // the record as it is stored
-	digest rootdir.Digest
-	before actualVolume
+	needsNode bool         // see nodeNeeds
+	device    *devices.Use // nil: none
+	line      []byte       // the record as it is stored
+	digest    rootdir.Digest
+	before    actualVolume
 
 	undo func() // puts the record back, after the directories are gone; nil: it stays
 }
@@ -116,7 +118,7 @@ func (o *operationExecutor) trySetUp(ctx context.Context, u *setUp) error {
 	depends := dependencies.Finder{Set: &u.of.watches, Objects: o.objects, TrustBundles: o.trustBundles, Changed: func() { o.changed(u.of) }}
 	defer depends.Settle()
 	if err := o.resolve(ctx, depends, u); err != nil {
-		o.show(u)
+		o.admission.show(u)
 		return err
 	}
 	if err := o.admission.admit(ctx, u); err != nil {
@@ -138,13 +140,6 @@ func (o *operationExecutor) refreshLater(s *podVolume, mounter volume.Mounter) {
 	o.entries.Lock()
 	defer o.entries.Unlock()
 	s.refreshAt = due
-}
-
-// show puts what was found about a volume into its rows.
-func (o *operationExecutor) show(u *setUp) {
-	o.entries.Lock()
-	defer o.entries.Unlock()
-	o.status.show(u.of, u.record)
 }
 
 // undoSetUp undoes a failed set-up that is known to have done nothing: it removes
@@ -256,7 +251,7 @@ func (o *operationExecutor) apply(ctx context.Context, u *setUp) error {
 
 // act mounts the device, if the volume has one, and then the volume.
 func (o *operationExecutor) act(ctx context.Context, u *setUp) error {
-	if err := o.admission.stage(ctx, u); err != nil {
+	if err := o.needs.stage(ctx, u); err != nil {
 		return err
 	}
 	return u.mounter.SetUp(ctx, u.mounterArgs())
@@ -266,7 +261,7 @@ func (o *operationExecutor) act(ctx context.Context, u *setUp) error {
 // record too many is harmless, so failing to do it is only logged.
 func (o *operationExecutor) restore(u *setUp) {
 	before := u.before
-	if before.record == nil && !o.admission.letGo(u) {
+	if before.record == nil && !o.needs.letGo(u) {
 		return // the record must stay for the device's sake
 	}
 	var err error
@@ -295,8 +290,11 @@ func (o *operationExecutor) confirm(u *setUp, start time.Time) error {
 	}
 	is := o.actual.of(u.of)
 	known := is.record.Confirmed
-	mapped := u.mappedDevice()
-	if known != nil && known.MountPoint == mounted && equalDevices(known.Device, mapped) {
+	var mapped *mountrecord.MappedDevice
+	if u.mapping != nil {
+		mapped = u.mapping.mapped()
+	}
+	if known != nil && known.MountPoint == mounted && known.Device.Equal(mapped) {
 		return nil
 	}
 	if known == nil {

@@ -237,7 +237,7 @@ func Inspect(rootDir string, table mount.Table) ([]VolumeStatus, error) {
 // statusOf judges a recorded volume by its confirmation and the mount table:
 // one row for each of its names in the pod.
 func statusOf(r *mountrecord.Record, mounted rootdir.Mounts, gone func(*mountrecord.Record) bool) []VolumeStatus {
-	s := VolumeStatus{Pod: r.Pod, PodUID: r.PodUID, NodeName: r.NodeName, Plugin: r.Plugin, Source: r.Source, PersistentVolume: persistentVolumeOf(r), Claim: claimOf(r), Path: r.Path, State: StateMounted, Found: r.Rebuilt}
+	s := VolumeStatus{Pod: r.Pod, PodUID: r.PodUID, NodeName: r.NodeName, Plugin: r.Plugin, Source: r.Source, PersistentVolume: r.PersistentVolumeName(), Claim: r.Claim(), Path: r.Path, State: StateMounted, Found: r.Rebuilt}
 	reason := rootdir.ReasonOf(r, mounted, gone)
 	switch {
 	case r.Detached != nil:
@@ -248,7 +248,7 @@ func statusOf(r *mountrecord.Record, mounted rootdir.Mounts, gone func(*mountrec
 		s.State = StateFailed
 	}
 	if r.Confirmed != nil {
-		s.Since, s.Duration, s.Device = r.Confirmed.At, r.Confirmed.Took, deviceNodeOf(r)
+		s.Since, s.Duration, s.Device = r.Confirmed.At, r.Confirmed.Took, r.DeviceNode()
 	}
 	rows := make([]VolumeStatus, len(r.Volumes))
 	for i, name := range r.Volumes {
@@ -278,22 +278,6 @@ func (s VolumeStatus) ServerTrouble() string {
 		return text + fmt.Sprintf("; it is tried again in %s", wait.Round(time.Millisecond))
 	}
 	return text + "; it is tried again by the next mount from it"
-}
-
-func persistentVolumeOf(r *mountrecord.Record) string {
-	if r.PersistentVolume == nil {
-		return ""
-	}
-	return r.PersistentVolume.Name
-}
-
-// claimOf is the claim that a recorded volume was mounted for.
-func claimOf(r *mountrecord.Record) types.NamespacedName {
-	if r.PersistentVolume == nil || r.PersistentVolume.Spec.ClaimRef == nil {
-		return types.NamespacedName{}
-	}
-	ref := r.PersistentVolume.Spec.ClaimRef
-	return types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
 }
 
 // wrap makes sure that an error names the volume as the pod does, and the pod;

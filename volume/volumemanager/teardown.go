@@ -77,7 +77,7 @@ func (o *operationExecutor) unapply(ctx context.Context, s *podVolume, was actua
 	if detached != nil && detached.InUse() {
 		return detached
 	}
-	if err := o.admission.unstage(ctx, s, was, plugin); err != nil {
+	if err := o.needs.unstage(ctx, s, was, plugin); err != nil {
 		return err
 	}
 	if err := o.removeEmptyDirs(ctx, s); err != nil {
