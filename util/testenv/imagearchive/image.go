@@ -21,7 +21,8 @@ type Image struct {
 	Files      []File
 }
 
-// File is a file, a directory or a link of an image. Its parents come before it.
+// File is a file, a directory or a link of an image. Parents that an image does not name
+// are made by the runtime.
 type File struct {
 	Path string // below the root, without a slash before it
 	Mode fs.FileMode

@@ -60,20 +60,6 @@ func (p *Process) Kill() {
 	<-p.exited
 }
 
-// Terminate asks the program to end, and returns once it has ended. It kills it after
-// the grace period.
-func (p *Process) Terminate(grace time.Duration) {
-	if p.cmd == nil {
-		return
-	}
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // fails once it has ended
-	select {
-	case <-p.exited:
-	case <-time.After(grace):
-		p.Kill()
-	}
-}
-
 // Exited is closed when the program has ended. It is nil before the first Start.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
@@ -23,9 +24,33 @@ func hierarchies() ([]*mountinfo.Info, error) {
 	})
 }
 
-// makeCGroup makes a cgroup for the run in each hierarchy.
-func makeCGroup(name string) error {
-	return eachHierarchy(func(mount *mountinfo.Info) error { return makeCGroupIn(mount.Mountpoint, name) })
+// cgroupPrefix comes before the process id of the command in the names of cgroups.
+const cgroupPrefix = "podvol-e2e-"
+
+// makeCGroup makes a cgroup for the run in each hierarchy, and returns its name. It
+// removes those of commands that were killed.
+func makeCGroup() (string, error) {
+	name := cgroupPrefix + strconv.Itoa(os.Getpid())
+	return name, eachHierarchy(func(mount *mountinfo.Info) error {
+		return errors.Join(removeAbandoned(mount.Mountpoint), makeCGroupIn(mount.Mountpoint, name))
+	})
+}
+
+// removeAbandoned removes the cgroups of commands that do not run any more.
+func removeAbandoned(hierarchy string) error {
+	found, err := filepath.Glob(filepath.Join(hierarchy, cgroupPrefix+"*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range found {
+		pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(dir), cgroupPrefix))
+		if err == nil && (pid == os.Getpid() || errors.Is(unix.Kill(pid, 0), unix.ESRCH)) {
+			if err := removeCGroups(dir); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func eachHierarchy(do func(*mountinfo.Info) error) error {
@@ -145,17 +170,19 @@ func mountVersion2() error {
 // removeCGroup removes the run's cgroup, and those below it, once all its processes have
 // ended.
 func removeCGroup(name string) error {
-	return eachHierarchy(func(mount *mountinfo.Info) error {
-		var found []string
-		err := filepath.WalkDir(filepath.Join(mount.Mountpoint, name), func(path string, entry fs.DirEntry, err error) error {
-			if err == nil && entry.IsDir() {
-				found = append(found, path)
-			}
-			return err
-		})
-		for _, dir := range slices.Backward(found) {
-			err = errors.Join(err, unix.Rmdir(dir))
+	return eachHierarchy(func(mount *mountinfo.Info) error { return removeCGroups(filepath.Join(mount.Mountpoint, name)) })
+}
+
+func removeCGroups(top string) error {
+	var found []string
+	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() {
+			found = append(found, path)
 		}
 		return err
 	})
+	for _, dir := range slices.Backward(found) {
+		err = errors.Join(err, unix.Rmdir(dir))
+	}
+	return err
 }

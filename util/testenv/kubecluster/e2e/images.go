@@ -75,12 +75,33 @@ func userland(ctx context.Context) ([]imagearchive.File, error) {
 	for _, dir := range []string{"tmp", "var/tmp"} {
 		files = append(files, directory(dir, 0o777|fs.ModeSticky))
 	}
+	dynamic, err := withLibraries(ctx, "/usr/bin/nsenter")
+	if err != nil {
+		return nil, err
+	}
+	files = append(files, dynamic...)
 	files = append(files, program("bin/busybox", source),
 		text("etc/passwd", "root:x:0:0:root:/root:/bin/sh\nuser-defined-in-image:x:1000:1000::/home:/bin/sh\nnobody:x:65534:65534::/home:/bin/false\n"),
 		text("etc/group", "root:x:0:\ngroup-defined-in-image:x:50000:user-defined-in-image\nuser-defined-in-image:x:1000:\nnogroup:x:65534:\n"))
 	for name := range strings.FieldsSeq(names) {
-		if dir := path.Dir(name); name != "bin/busybox" && dir != "." {
+		if name != "bin/busybox" && name != "usr/bin/nsenter" && path.Dir(name) != "." {
 			files = append(files, imagearchive.File{Path: name, Link: "/bin/busybox"})
+		}
+	}
+	return files, nil
+}
+
+// withLibraries are a program of this machine and its libraries. Tests enter a node's mounts by
+// nsenter, and mean the node's programs then: busybox' would go on with its own.
+func withLibraries(ctx context.Context, name string) ([]imagearchive.File, error) {
+	listed, err := output(ctx, "ldd", name)
+	if err != nil {
+		return nil, err
+	}
+	files := []imagearchive.File{program(name[1:], name)}
+	for word := range strings.FieldsSeq(listed) {
+		if strings.HasPrefix(word, "/") {
+			files = append(files, program(word[1:], word))
 		}
 	}
 	return files, nil

@@ -119,19 +119,21 @@ func command(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cleanUp(o, err != nil)) }()
-	o.CGroup = "podvol-" + filepath.Base(o.Dir)
-	if err := makeCGroup(o.CGroup); err != nil {
+	if o.CGroup, err = makeCGroup(); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, removeCGroup(o.CGroup)) }()
 	if err := prepare(ctx, &o); err != nil {
 		return err
 	}
-	run, err := stage("init", o, syscall.CLONE_NEWPID|syscall.CLONE_NEWNS|syscall.CLONE_NEWNET|syscall.CLONE_NEWIPC|syscall.CLONE_NEWUTS)
+	run, err := stage(ctx, "init", o, syscall.CLONE_NEWPID|syscall.CLONE_NEWNS|syscall.CLONE_NEWNET|syscall.CLONE_NEWIPC|syscall.CLONE_NEWUTS)
 	if err != nil {
 		return err
 	}
 	ended := run.Run()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	if len(o.Command) > 0 {
 		return ended
 	}
@@ -177,8 +179,14 @@ func output(ctx context.Context, name string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// cleanUp removes the run's directory, but for logs after a failure.
+// cleanUp removes the run's directory, but for logs after a failure, and what the tests
+// have left in the kernel.
 func cleanUp(o options, failed bool) error {
+	for number := 1; number <= o.Nodes; number++ {
+		if err := (node{number: number}).detachLoops(o); err != nil {
+			return err
+		}
+	}
 	if !failed {
 		return os.RemoveAll(o.Dir)
 	}

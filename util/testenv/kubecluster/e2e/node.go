@@ -5,11 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -39,6 +38,15 @@ func (n node) removeState(o options) error {
 		all = errors.Join(all, os.RemoveAll(filepath.Join(o.Dir, "nodes", n.name(), name)))
 	}
 	return all
+}
+
+// detachLoops detaches the loop devices of files in the node's directory for tests.
+func (n node) detachLoops(o options) error {
+	err := detachLoops(filepath.Join(o.Dir, "nodes", n.name(), "tmp"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // the node was never prepared
+	}
+	return err
 }
 
 // prepare makes the node's directories, its identity and its configuration.
@@ -125,8 +133,7 @@ func (n node) mounts() error {
 
 // stage runs the container runtime and the kubelet, until one of them ends.
 func (n node) stage(o options) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	ctx := context.Background()
 	containerd, err := n.containerd(o)
 	if err != nil {
 		return err
@@ -151,8 +158,6 @@ func (n node) stage(o options) error {
 		return fmt.Errorf("containerd has ended: %s", containerd.Tail())
 	case <-kubelet.Exited():
 		return fmt.Errorf("%s has ended: %s", kubelet.Name, kubelet.Tail())
-	case <-ctx.Done():
-		return nil
 	}
 }
 

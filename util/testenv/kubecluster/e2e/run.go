@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -26,8 +25,8 @@ const admin = base + "/cluster/admin.kubeconfig"
 // runStage starts the cluster, and runs the tests in it. What it has started ends with the
 // namespace of processes.
 func runStage(o options) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
 	if err := errors.Join(mountOwn(), mounting(o.Dir, base, "", unix.MS_BIND, ""), setUpNetwork(o)); err != nil {
 		return err
 	}
@@ -46,8 +45,6 @@ func runStage(o options) error {
 	if err := os.WriteFile(admin, config, 0o600); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	if err := startNodes(ctx, o, plane, cancel); err != nil {
 		return err
 	}
@@ -94,7 +91,7 @@ func startNodes(ctx context.Context, o options, plane *kubecluster.ControlPlane,
 		if err := n.prepare(plane); err != nil {
 			return err
 		}
-		cmd, err := stage("node-init-"+n.name(), o, syscall.CLONE_NEWPID|syscall.CLONE_NEWNS|syscall.CLONE_NEWUTS|syscall.CLONE_NEWIPC)
+		cmd, err := stage(ctx, "node-init-"+n.name(), o, syscall.CLONE_NEWPID|syscall.CLONE_NEWNS|syscall.CLONE_NEWUTS|syscall.CLONE_NEWIPC)
 		if err != nil {
 			return err
 		}
@@ -132,7 +129,6 @@ func inCluster(ctx context.Context, o options, name string, args ...string) *exe
 	}
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+admin, "PATH="+o.Assets+":"+os.Getenv("PATH"))
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	return cmd
 }
 

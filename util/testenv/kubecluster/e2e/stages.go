@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,13 +13,13 @@ import (
 )
 
 // stage returns this program as a further process, in new namespaces. It is killed when
-// this process dies. The caller's goroutine must keep its thread.
-func stage(name string, o options, namespaces uintptr) (*exec.Cmd, error) {
+// this process dies, and when ctx ends. The caller's goroutine must keep its thread.
+func stage(ctx context.Context, name string, o options, namespaces uintptr) (*exec.Cmd, error) {
 	told, err := json.Marshal(o)
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command("/proc/self/exe", name, string(told))
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", name, string(told))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Cloneflags: namespaces}
 	return cmd, nil
@@ -27,7 +28,7 @@ func stage(name string, o options, namespaces uintptr) (*exec.Cmd, error) {
 // reap is process 1 of a namespace: it starts one stage, waits for all that others leave
 // to it, and ends when the stage does. The kernel ends everything else then.
 func reap(name string, o options) error {
-	cmd, err := stage(name, o, 0)
+	cmd, err := stage(context.Background(), name, o, 0)
 	if err != nil {
 		return err
 	}
