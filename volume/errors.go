@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -136,3 +137,63 @@ func (e *ObjectNotFoundError) Error() string { return e.Ref.String() + " not fou
 
 // Is makes errors.Is(err, ErrNotFound) true.
 func (e *ObjectNotFoundError) Is(target error) bool { return target == ErrNotFound }
+
+// Cause is the reason of a failure: an error that [errors.Is] finds in a [Failure].
+// Each package has constants of its own, such as nfs.ErrNotAllowed.
+type Cause string
+
+func (c Cause) Error() string { return string(c) }
+
+// Failure is one failure or refusal. It says what happened, to which volume,
+// claim or path, and what to do next. Callers ask for its cause with [errors.Is].
+type Failure struct {
+	// Cause is the reason. errors.Is finds it, and the errors that it wraps.
+	Cause error
+	// Subject is the volume, claim, path or server of the failure, as What names
+	// it.
+	Subject string
+	// What says what happened, as a clause.
+	What string
+	// Next says what to do about it, as a clause; empty: there is nothing to do.
+	Next string
+	// Err is the error behind the failure, if there is one. What includes its
+	// text.
+	Err error
+}
+
+func (e *Failure) Error() string {
+	if e.Next == "" {
+		return e.What
+	}
+	return e.What + "; " + e.Next
+}
+
+// Advice returns Next.
+func (e *Failure) Advice() string { return e.Next }
+
+// Is makes errors.Is find Cause.
+func (e *Failure) Is(target error) bool { return errors.Is(e.Cause, target) }
+
+// Unwrap returns Err.
+func (e *Failure) Unwrap() error { return e.Err }
+
+// RetryAtError is an error that knows the time of the next useful attempt.
+// errors.AsType finds it. A plugin whose server does not answer need not be
+// called before that time. The volume manager takes that time for its next retry,
+// within the bounds of its own back-off. Another reason for an attempt still
+// counts at once. Absent: the back-off grows with every failure.
+type RetryAtError interface {
+	error
+	// RetryAt is the time from which on another attempt is useful. It may be in
+	// the past.
+	RetryAt() time.Time
+}
+
+// RetryAt returns the time from which on another attempt is useful, and whether
+// err knows it. Of several errors the first that knows counts.
+func RetryAt(err error) (time.Time, bool) {
+	if e, ok := errors.AsType[RetryAtError](err); ok {
+		return e.RetryAt(), true
+	}
+	return time.Time{}, false
+}

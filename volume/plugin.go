@@ -2,10 +2,13 @@ package volume
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -140,3 +143,56 @@ func RefreshAfter(m Mounter) time.Time {
 	}
 	return time.Time{}
 }
+
+// Progress is the progress of a long task, such as a change of the owner of many
+// files, or the making of a file system.
+type Progress struct {
+	// Doing names the task, in words that follow "is": "setting the owner of
+	// files".
+	Doing string
+	// Done is the finished part of Total; a Total of 0 means unknown. Doing names
+	// the unit.
+	Done, Total int64
+}
+
+// String returns a line for people, such as "setting the owner of files: 300
+// of 1000".
+func (p Progress) String() string {
+	switch {
+	case p.Total > 0:
+		return fmt.Sprintf("%s: %d of %d", p.Doing, p.Done, p.Total)
+	case p.Done > 0:
+		return fmt.Sprintf("%s: %d", p.Doing, p.Done)
+	}
+	return p.Doing
+}
+
+// MetricsProvider measures a volume.
+type MetricsProvider interface {
+	// GetMetrics measures the volume and returns promptly when ctx ends. The
+	// error matches [ErrMetricsUnsupported] if this kind of volume has no
+	// metrics. There may be metrics beside an error. They are of an earlier time
+	// (see their Time) or incomplete, as the error says; [meter.Meter] does so.
+	GetMetrics(ctx context.Context) (*Metrics, error)
+}
+
+// Metrics are the size and use of a volume. A nil field means unknown.
+type Metrics struct {
+	// Time is the time of the measurement. For a walk it is the time at which it
+	// began.
+	Time metav1.Time
+	// Used, Capacity and Available are in bytes. Used of a walked volume is the
+	// space of its files. Used of a file system is the space in use in all.
+	Used, Capacity, Available *resource.Quantity
+	// InodesUsed, Inodes and InodesFree are numbers of inodes.
+	InodesUsed, Inodes, InodesFree *resource.Quantity
+}
+
+// ErrMetricsUnsupported says that a volume has no metrics of its own.
+var ErrMetricsUnsupported = errors.New("this kind of volume has no metrics")
+
+// NoMetrics is the MetricsProvider of volumes without metrics.
+type NoMetrics struct{}
+
+// GetMetrics returns [ErrMetricsUnsupported].
+func (NoMetrics) GetMetrics(context.Context) (*Metrics, error) { return nil, ErrMetricsUnsupported }

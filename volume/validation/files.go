@@ -2,11 +2,14 @@ package validation
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"path"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume/fileset"
@@ -207,5 +210,165 @@ func (c *checker) mode(field string, mode *int32) {
 func (c *checker) user(field string, user *int64) {
 	if user != nil {
 		c.between(field, *user, 0, math.MaxInt32)
+	}
+}
+
+// fieldRef checks the reference of a volume's file to a field of the pod.
+func (c *checker) fieldRef(at string, ref *v1.ObjectFieldSelector) {
+	oneOf(&c.faults, at+".apiVersion", ref.APIVersion, "", "v1")
+	at += ".fieldPath"
+	base, key, subscript := strings.Cut(ref.FieldPath, "['")
+	key, closed := strings.CutSuffix(key, "']")
+	if !subscript || !closed {
+		c.plainField(at, ref.FieldPath)
+		return
+	}
+	if base == "metadata.annotations" {
+		key = strings.ToLower(key) // the API folds the case of annotations only
+	} else {
+		oneOf(&c.faults, at, base, "metadata.labels", "metadata.annotations")
+	}
+	if wrong := validation.IsQualifiedName(key); len(wrong) > 0 {
+		c.refuse(at, "%q is no key of labels or annotations: %s", key, strings.Join(wrong, "; "))
+	}
+}
+
+func (c *checker) plainField(at, path string) {
+	switch path {
+	case "metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels", "metadata.annotations":
+	default:
+		c.refuse(at, "%q is not one of metadata.name, .namespace, .uid, .labels and .annotations, and of the last two ['key']; others, as the pod's address, are given to environment variables only", path)
+	}
+}
+
+// resourceFieldRef checks the reference of a volume's file to a resource of a
+// container. It does not check that the pod has the container; the writer of the
+// file does.
+func (c *checker) resourceFieldRef(at string, ref *v1.ResourceFieldSelector) {
+	c.required(at+".containerName", ref.ContainerName)
+	if !strings.HasPrefix(ref.Resource, "limits."+v1.ResourceHugePagesPrefix) && !strings.HasPrefix(ref.Resource, "requests."+v1.ResourceHugePagesPrefix) {
+		oneOf(&c.faults, at+".resource", ref.Resource, "limits.cpu", "limits.memory", "limits.ephemeral-storage",
+			"requests.cpu", "requests.memory", "requests.ephemeral-storage")
+	}
+	if ref.Divisor.IsZero() {
+		return
+	}
+	units := []string{"1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"}
+	if strings.HasSuffix(ref.Resource, ".cpu") {
+		units = []string{"1", "1m"}
+	}
+	divisor := ref.Divisor.DeepCopy() // reading a quantity may write to it
+	if !slices.Contains(units, divisor.String()) {
+		c.refuse(at+".divisor", "%s is not one of %s; use one of them", divisor.String(), strings.Join(units, ", "))
+	}
+}
+
+// Bounds of a pod certificate's life in seconds; Kubernetes' own signers give one
+// day at most.
+const (
+	minCertificateSeconds        = 3600
+	maxCertificateSeconds        = 91 * 24 * 3600
+	maxCertificateSecondsBuiltIn = 24 * 3600
+)
+
+// maxSignerPath is the length of <namespace>.<name>, the part after a signer's domain.
+const maxSignerPath = validation.DNS1123LabelMaxLength + 1 + validation.DNS1123SubdomainMaxLength
+
+const signerForm = "a signer's name is <domain>/<path>, such as example.com/signer"
+
+// signerName is the API's rule for the names of signers.
+func (c *checker) signerName(at, name string) {
+	domain, signer, ok := strings.Cut(name, "/")
+	switch {
+	case name == "":
+		c.refuse(at, "must not be empty; %s", signerForm)
+		return
+	case !ok || strings.Contains(signer, "/"):
+		c.refuse(at, "%q must have exactly one slash; %s", name, signerForm)
+		return
+	case !strings.Contains(domain, "."):
+		c.refuse(at, "the domain of %q must have at least two labels; %s", name, signerForm)
+		return
+	case len(domain) > validation.DNS1123SubdomainMaxLength || len(signer) > maxSignerPath:
+		c.refuse(at, "%q is too long: a domain has at most %d bytes, a path %d", name, validation.DNS1123SubdomainMaxLength, maxSignerPath)
+		return
+	}
+	for label := range strings.SplitSeq(domain, ".") {
+		if wrong := validation.IsDNS1123Label(label); len(wrong) > 0 {
+			c.refuse(at, "the domain of %q is invalid: %s; %s", name, strings.Join(wrong, "; "), signerForm)
+			return
+		}
+	}
+	for label := range strings.SplitSeq(signer, ".") {
+		if wrong := validation.IsDNS1123Subdomain(label); len(wrong) > 0 {
+			c.refuse(at, "the path of %q is invalid: %s; %s", name, strings.Join(wrong, "; "), signerForm)
+			return
+		}
+	}
+}
+
+// bundleName is the API's rule for the names of ClusterTrustBundles. The name of
+// a signer's bundle begins with the signer's name, its slashes replaced by
+// colons.
+func (c *checker) bundleName(at, name string) {
+	own := name
+	if i := strings.LastIndex(name, ":"); i >= 0 {
+		own = name[i+1:]
+		c.signerName(at, strings.ReplaceAll(name[:i], ":", "/"))
+	}
+	c.names(at, own, validation.IsDNS1123Subdomain)
+}
+
+func (c *fileChecker) trustBundle(at string, s *v1.ClusterTrustBundleProjection) {
+	c.file(at+".path", s.Path)
+	c.user(at+".user", kubeapi.User(s))
+	switch {
+	case (s.Name == nil) == (s.SignerName == nil):
+		c.refuse(at, "must have exactly one of name and signerName")
+	case s.Name != nil && s.LabelSelector != nil:
+		c.refuse(at+".labelSelector", "selects among the bundles of a signerName; it cannot be used with name")
+	case s.Name != nil:
+		c.bundleName(at+".name", *s.Name)
+	default:
+		c.signerName(at+".signerName", *s.SignerName)
+	}
+	c.labelSelector(at+".labelSelector", s.LabelSelector)
+}
+
+func (c *fileChecker) podCertificate(at string, s *v1.PodCertificateProjection) {
+	c.signerName(at+".signerName", s.SignerName)
+	oneOf(&c.faults, at+".keyType", s.KeyType, "RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519")
+	if life := s.MaxExpirationSeconds; life != nil {
+		most := int64(maxCertificateSeconds)
+		if domain, _, _ := strings.Cut(s.SignerName, "/"); domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io") {
+			most = maxCertificateSecondsBuiltIn
+		}
+		c.between(at+".maxExpirationSeconds", int64(*life), minCertificateSeconds, most)
+	}
+	c.user(at+".user", kubeapi.User(s))
+	given := false
+	for _, f := range []struct{ name, path string }{
+		{"credentialBundlePath", s.CredentialBundlePath}, {"keyPath", s.KeyPath}, {"certificateChainPath", s.CertificateChainPath},
+	} {
+		if f.path != "" {
+			given = true
+			c.file(at+"."+f.name, f.path)
+		}
+	}
+	if !given {
+		c.refuse(at, "must have at least one of credentialBundlePath, keyPath and certificateChainPath")
+	}
+	c.userAnnotations(at+".userAnnotations", kubeapi.UserAnnotations(s))
+}
+
+func (c *fileChecker) userAnnotations(at string, annotations map[string]string) {
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		wrong := validation.IsQualifiedName(strings.ToLower(key))
+		if !strings.Contains(key, "/") {
+			wrong = append(wrong, "it must have a domain, as in example.com/key")
+		}
+		if len(wrong) > 0 {
+			c.refuse(fmt.Sprintf("%s[%s]", at, key), "%q is no valid key: %s", key, strings.Join(wrong, "; "))
+		}
 	}
 }

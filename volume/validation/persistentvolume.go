@@ -1,12 +1,16 @@
 package validation
 
 import (
+	"fmt"
 	"maps"
 	"path"
 	"reflect"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -137,5 +141,188 @@ func (c *checker) claimRef(ref *v1.ObjectReference) {
 	c.names("spec.claimRef.namespace", ref.Namespace, validation.IsDNS1123Label)
 	if ref.UID != "" {
 		c.segment("spec.claimRef.uid", string(ref.UID))
+	}
+}
+
+const kindClaim = "PersistentVolumeClaim"
+
+// PersistentVolumeClaim refuses a claim that the API server would refuse.
+// It checks names, labels, annotations, access modes, requested size, classes,
+// selector, volume mode and data source. The error is as with
+// [PodVolumes].
+func PersistentVolumeClaim(pvc *v1.PersistentVolumeClaim) error {
+	if pvc == nil {
+		return volume.Invalid(kindClaim, "is missing")
+	}
+	var c checker
+	c.names("metadata.name", pvc.Name, validation.IsDNS1123Subdomain)
+	c.names("metadata.namespace", pvc.Namespace, validation.IsDNS1123Label)
+	c.labelsAndAnnotations("metadata", &pvc.ObjectMeta)
+	c.claimSpec("spec", &pvc.Spec)
+	return c.err()
+}
+
+// claimTemplate checks the template of a claim. Of its metadata only labels and
+// annotations are used.
+func (c *checker) claimTemplate(at string, template *v1.PersistentVolumeClaimTemplate) {
+	c.labelsAndAnnotations(at+".metadata", &template.ObjectMeta)
+	rest := template.ObjectMeta.DeepCopy()
+	rest.Labels, rest.Annotations = nil, nil
+	if !equality.Semantic.DeepEqual(*rest, metav1.ObjectMeta{}) {
+		c.refuse(at+".metadata", "only labels and annotations can be set; remove the rest: the claim is named after pod and volume")
+	}
+	c.claimSpec(at+".spec", &template.Spec)
+}
+
+func (c *checker) claimSpec(at string, spec *v1.PersistentVolumeClaimSpec) {
+	size, ok := spec.Resources.Requests[v1.ResourceStorage]
+	c.storage(at+".resources.requests.storage", size, ok)
+	c.accessModes(at+".accessModes", spec.AccessModes)
+	c.className(at+".storageClassName", spec.StorageClassName)
+	c.className(at+".volumeAttributesClassName", spec.VolumeAttributesClassName)
+	c.volumeMode(at+".volumeMode", spec.VolumeMode)
+	if spec.VolumeName != "" {
+		c.names(at+".volumeName", spec.VolumeName, validation.IsDNS1123Subdomain)
+	}
+	c.labelSelector(at+".selector", spec.Selector)
+	c.dataSources(at, spec)
+}
+
+func (c *checker) dataSources(at string, spec *v1.PersistentVolumeClaimSpec) {
+	source, ref := spec.DataSource, spec.DataSourceRef
+	if source != nil {
+		c.dataSource(at+".dataSource", source.APIGroup, source.Kind, source.Name)
+	}
+	if ref == nil {
+		return
+	}
+	c.dataSource(at+".dataSourceRef", ref.APIGroup, ref.Kind, ref.Name)
+	elsewhere := ref.Namespace != nil && *ref.Namespace != ""
+	if elsewhere {
+		c.names(at+".dataSourceRef.namespace", *ref.Namespace, validation.IsDNS1123Label)
+	}
+	switch {
+	case source == nil:
+	case elsewhere:
+		c.refuse(at+".dataSource", "cannot be set beside dataSourceRef.namespace; remove it")
+	case !equality.Semantic.DeepEqual(source.APIGroup, ref.APIGroup) || source.Kind != ref.Kind || source.Name != ref.Name:
+		c.refuse(at+".dataSource", "must be the same as dataSourceRef; remove one")
+	}
+}
+
+func (c *checker) dataSource(at string, group *string, kind, name string) {
+	c.required(at+".name", name)
+	c.required(at+".kind", kind)
+	if group != nil && *group != "" {
+		c.names(at+".apiGroup", *group, validation.IsDNS1123Subdomain)
+	} else if kind != "" && kind != kindClaim {
+		c.refuse(at+".kind", "without an apiGroup it must be %s, is %q", kindClaim, kind)
+	}
+}
+
+func (c *checker) accessModes(at string, modes []v1.PersistentVolumeAccessMode) {
+	if len(modes) == 0 {
+		c.refuse(at, "must name at least one mode")
+	}
+	for i, mode := range modes {
+		oneOf(&c.faults, fmt.Sprintf("%s[%d]", at, i), mode, v1.ReadWriteOnce, v1.ReadOnlyMany, v1.ReadWriteMany, v1.ReadWriteOncePod)
+	}
+	if len(modes) > 1 && slices.Contains(modes, v1.ReadWriteOncePod) {
+		c.refuse(at, "ReadWriteOncePod excludes every other mode; name it alone")
+	}
+}
+
+// className checks the name of a class. The empty name means no class.
+func (c *checker) className(at string, class *string) {
+	if class != nil && *class != "" {
+		c.names(at, *class, validation.IsDNS1123Subdomain)
+	}
+}
+
+func (c *checker) volumeMode(at string, mode *v1.PersistentVolumeMode) {
+	if mode != nil {
+		oneOf(&c.faults, at, *mode, v1.PersistentVolumeFilesystem, v1.PersistentVolumeBlock)
+	}
+}
+
+// Bounds of a StorageClass' parameters, as in the API.
+const (
+	maxParameters     = 512
+	maxParameterBytes = 256 << 10
+)
+
+// StorageClass refuses a StorageClass that the API server would refuse.
+// It checks name, labels, annotations, provisioner, parameters, reclaim policy,
+// binding mode and allowed topologies. A field that is not set has the API
+// server's default. The error is as with [PodVolumes].
+func StorageClass(class *storagev1.StorageClass) error {
+	if class == nil {
+		return volume.Invalid("StorageClass", "is missing")
+	}
+	var c checker
+	c.clusterMeta(&class.ObjectMeta, "StorageClass")
+	if class.Provisioner == "" {
+		c.refuse("provisioner", "must not be empty; kubernetes.io/no-provisioner is the one that makes no volumes")
+	} else if wrong := validation.IsQualifiedName(strings.ToLower(class.Provisioner)); len(wrong) > 0 {
+		c.refuse("provisioner", "%q is no valid name: %s", class.Provisioner, strings.Join(wrong, "; "))
+	}
+	c.parameters("parameters", class.Parameters)
+	if p := class.ReclaimPolicy; p != nil {
+		oneOf(&c.faults, "reclaimPolicy", *p, v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRetain)
+	}
+	if m := class.VolumeBindingMode; m != nil {
+		oneOf(&c.faults, "volumeBindingMode", *m, storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer)
+	}
+	c.topologies("allowedTopologies", class.AllowedTopologies)
+	return c.err()
+}
+
+func (c *checker) parameters(at string, parameters map[string]string) {
+	if len(parameters) > maxParameters {
+		c.refuse(at, "there are %d, at most %d are allowed", len(parameters), maxParameters)
+	}
+	size := 0
+	for key, value := range parameters {
+		size += len(key) + len(value)
+	}
+	if size > maxParameterBytes {
+		c.refuse(at, "they have %d bytes, at most %d are allowed", size, maxParameterBytes)
+	}
+	if _, ok := parameters[""]; ok {
+		c.refuse(at, "a key must not be empty; name it")
+	}
+}
+
+func (c *checker) topologies(at string, terms []v1.TopologySelectorTerm) {
+	for i, term := range terms {
+		at := fmt.Sprintf("%s[%d]", at, i)
+		if slices.ContainsFunc(terms[:i], func(other v1.TopologySelectorTerm) bool { return equality.Semantic.DeepEqual(other, term) }) {
+			c.refuse(at, "is there already; remove one")
+		}
+		keys := make(map[string]bool)
+		for j, e := range term.MatchLabelExpressions {
+			at := fmt.Sprintf("%s.matchLabelExpressions[%d]", at, j)
+			c.names(at+".key", e.Key, validation.IsQualifiedName)
+			if keys[e.Key] {
+				c.refuse(at+".key", "%q is the key of another expression of this term; put the values together", e.Key)
+			}
+			keys[e.Key] = true
+			c.topologyValues(at+".values", e.Values)
+		}
+	}
+}
+
+func (c *checker) topologyValues(at string, values []string) {
+	if len(values) == 0 {
+		c.refuse(at, "must name at least one value")
+	}
+	for i, value := range values {
+		at := fmt.Sprintf("%s[%d]", at, i)
+		if wrong := validation.IsValidLabelValue(value); len(wrong) > 0 {
+			c.refuse(at, "%q is no value of a label: %s", value, strings.Join(wrong, "; "))
+		}
+		if slices.Contains(values[:i], value) {
+			c.refuse(at, "%q is there already; remove one", value)
+		}
 	}
 }

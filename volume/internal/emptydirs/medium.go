@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strconv"
 
@@ -66,4 +67,119 @@ func mountMedium(ctx context.Context, m mount.Interface, request mount.Request, 
 
 func refusedOption(err error) bool {
 	return !volume.IsUncertain(err) && (errors.Is(err, unix.EINVAL) || errors.Is(err, mount.ErrBadOption))
+}
+
+// Options say what the directory shall be.
+type Options struct {
+	// Medium is "" for the disk that holds the pod's directory, "Memory" for a
+	// tmpfs, "HugePages-<size>" for a hugetlbfs with pages of that size.
+	Medium v1.StorageMedium
+	// SizeBytes limits a tmpfs or hugetlbfs; 0 leaves it to the kernel (half
+	// of the memory, and all huge pages). A plain directory has no limit.
+	SizeBytes int64
+	// Mode is the directory's, permission bits, sticky and setgid, whatever the
+	// umask; nil means 0777.
+	Mode *fs.FileMode
+	// GID gets the directory, with rwx and the setgid bit, so that new files in it
+	// belong to the group too; nil leaves the process's group.
+	GID *int64
+	// Wrapped says that another kind of volume is built in the directory.
+	Wrapped bool
+}
+
+// defaultMode is what every container may use, whatever its user.
+const defaultMode fs.FileMode = 0o777
+
+// normal checks the options and fills in what they leave open.
+func (o Options) normal() (Options, error) {
+	mode := defaultMode
+	if o.Mode != nil {
+		mode = *o.Mode
+	}
+	if mode&^(fs.ModePerm|fs.ModeSticky|fs.ModeSetgid) != 0 {
+		return o, volume.Invalid("mode", "%v has bits other than rwx, sticky and setgid", mode)
+	}
+	if o.SizeBytes < 0 {
+		return o, volume.Invalid("emptyDir.sizeLimit", "must not be negative, is %d", o.SizeBytes)
+	}
+	if o.GID != nil {
+		if *o.GID < 0 || *o.GID >= 1<<32-1 {
+			return o, volume.Invalid("fsGroup", "%d is not a group id", *o.GID)
+		}
+		mode |= fs.ModeSetgid | 0o070
+	}
+	o.Mode = &mode
+	return o, nil
+}
+
+// noLimit is the size that leaves it to the kernel.
+const noLimit int64 = 0
+
+// MemorySize is the size of a pod's tmpfs, as the kubelet's since Kubernetes 1.22
+// (SizeMemoryBackedVolumes): the least of the given limits, the pod's memory
+// limit and the node's memory for pods. 0: none of them is known. Limits of 0 are
+// none, a host without [volume.AllocatableGetter] does not tell its memory, and a
+// pod with an unlimited container has no limit. The error is that getter's; where
+// another limit is known, that stands alone while the getter fails.
+func MemorySize(ctx context.Context, host volume.VolumeHost, pod *v1.Pod, limits ...int64) (int64, error) {
+	own := Least(append(limits, podMemoryLimit(pod))...)
+	allocatable, err := allocatableMemory(ctx, host)
+	if err != nil && own == noLimit {
+		return noLimit, err
+	}
+	return Least(own, allocatable), nil
+}
+
+func allocatableMemory(ctx context.Context, host volume.VolumeHost) (int64, error) {
+	node, err := volume.Role[volume.AllocatableGetter](host)
+	if _, missing := errors.AsType[*volume.MissingRoleError](err); missing {
+		return noLimit, nil
+	}
+	if err != nil {
+		return noLimit, err
+	}
+	allocatable, err := node.GetAllocatable(ctx)
+	if err != nil {
+		return noLimit, fmt.Errorf("what the node has for pods cannot be told, and nothing else limits the volume in memory: %w", err)
+	}
+	return max(allocatable.Memory().Value(), noLimit), nil
+}
+
+// podMemoryLimit is the most memory that the pod may use, if everything in it is
+// limited: its own limit, or the larger of two sums. One is of its containers.
+// The other is of an init container and those that started before it and stay.
+func podMemoryLimit(pod *v1.Pod) int64 {
+	if pod.Spec.Resources != nil {
+		if limit, ok := pod.Spec.Resources.Limits[v1.ResourceMemory]; ok {
+			return max(limit.Value(), noLimit)
+		}
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if c.Resources.Limits.Memory().Sign() <= 0 {
+			return noLimit
+		}
+	}
+	var peak, staying int64
+	for _, c := range pod.Spec.InitContainers {
+		limit := c.Resources.Limits.Memory().Value()
+		peak = max(peak, staying+limit)
+		if c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
+			staying += limit
+		}
+	}
+	for _, c := range pod.Spec.Containers {
+		staying += c.Resources.Limits.Memory().Value()
+	}
+	return max(peak, staying)
+}
+
+// Least returns the smallest limit of those that are set, which are not 0.
+func Least(limits ...int64) int64 {
+	result := noLimit
+	for _, l := range limits {
+		if l != noLimit && (result == noLimit || l < result) {
+			result = l
+		}
+	}
+	return result
 }

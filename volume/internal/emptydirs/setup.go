@@ -2,15 +2,24 @@ package emptydirs
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
@@ -126,4 +135,184 @@ func ownershipError(gid int64, err error) error {
 		return fmt.Errorf("the volume cannot be given to group %d (fsGroup): %w; run as root or use a group of this user", gid, err)
 	}
 	return err
+}
+
+const (
+	// PluginName names the plugin of emptyDir volumes, whose marker all of them
+	// have.
+	PluginName    = "kubernetes.io/empty-dir"
+	wrappedPrefix = "wrapped_"
+	readyName     = "ready"
+)
+
+// marker is the file that says that a volume was set up at one directory.
+type marker struct{ dir, name string }
+
+// markerOf returns the kubelet's marker for the volume's own directory. At
+// another one the volume has a marker of its own beside it.
+func markerOf(v volume.PodVolume, at string, wrapped bool) marker {
+	volumeName, name := v.Name, readyName
+	if wrapped {
+		volumeName = wrappedPrefix + volumeName
+	}
+	if at = filepath.Clean(at); at != filepath.Clean(v.GetPath()) {
+		name = fmt.Sprintf("%s-%x", readyName, sha256.Sum256([]byte(at)))
+	}
+	return marker{filepath.Join(v.Host.GetPodPluginDir(v.PodUID, PluginName), volumeName), name}
+}
+
+func (m marker) ready() string { return filepath.Join(m.dir, m.name) }
+
+// isSet reports whether set-up was once completed.
+func (m marker) isSet() (bool, error) {
+	_, err := os.Lstat(m.ready())
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// set is not synced: a marker that a crash loses is written again.
+func (m marker) set() error {
+	if _, err := podmount.MakeDir(m.dir, 0o750); err != nil {
+		return err
+	}
+	return os.WriteFile(m.ready(), nil, 0o640)
+}
+
+// clear removes the marker, and its directory with the last of the volume's;
+// missing ones are success.
+func (m marker) clear() error {
+	err := eintr.Do(func() error { return unix.Unlink(m.ready()) })
+	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) {
+		return &fs.PathError{Op: "unlink", Path: m.ready(), Err: err}
+	}
+	err = podmount.RemoveDir(m.dir)
+	if _, held := errors.AsType[*podmount.NotEmptyError](err); held && m.hasSiblings() {
+		return nil
+	}
+	return err
+}
+
+// hasSiblings reports whether the volume is set up at another directory too.
+func (m marker) hasSiblings() bool {
+	entries, err := os.ReadDir(m.dir)
+	return err == nil && slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
+		return strings.HasPrefix(e.Name(), readyName)
+	})
+}
+
+// MediumOf returns the medium of a directory with this mount on it; the
+// default one where the file system is none of the media's.
+func MediumOf(entry mount.Entry) v1.StorageMedium {
+	switch entry.FSType {
+	case FSTypeMemory:
+		return v1.StorageMediumMemory
+	case FSTypeHugePages:
+		if size, ok := byteOption(entry, "pagesize"); ok {
+			return v1.StorageMediumHugePagesPrefix + v1.StorageMedium(resource.NewQuantity(size, resource.BinarySI).String())
+		}
+		return v1.StorageMediumHugePages
+	}
+	return v1.StorageMediumDefault
+}
+
+// byteOption reads an option such as "size=1024k" of an entry, in bytes.
+func byteOption(entry mount.Entry, name string) (int64, bool) {
+	for _, options := range [][]string{entry.SuperOptions, entry.Options} {
+		for _, o := range options {
+			if value, ok := strings.CutPrefix(o, name+"="); ok {
+				return parseBytes(value)
+			}
+		}
+	}
+	return 0, false
+}
+
+// parseBytes reads a number as the kernel prints and takes it: with k, m or g
+// as multiples of 1024.
+func parseBytes(s string) (int64, bool) {
+	shift := 0
+	digits := strings.TrimRight(s, "kKmMgG")
+	switch strings.ToLower(s[len(digits):]) {
+	case "":
+	case "k":
+		shift = 10
+	case "m":
+		shift = 20
+	case "g":
+		shift = 30
+	default:
+		return 0, false
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n < 0 || n > (1<<63-1)>>shift {
+		return 0, false
+	}
+	return n << shift, true
+}
+
+// resize gives a tmpfs that is mounted already the size that is wanted now.
+// Files stay; the kernel refuses less than what they need. A wrapped one keeps the
+// size that it was made with, as the kubelet's: its files come from elsewhere, and
+// must not be kept from being brought up to date.
+func resize(ctx context.Context, m mount.Interface, dir string, o Options) error {
+	if o.SizeBytes == 0 || o.Wrapped {
+		return nil
+	}
+	mounts := table.Of(m)
+	entry, mounted, err := mounts.At(dir)
+	if err != nil || !mounted || entry.FSType != FSTypeMemory {
+		return volume.NothingDone(err)
+	}
+	if size, ok := byteOption(entry, "size"); ok && wholePages(size) == wholePages(o.SizeBytes) {
+		return nil
+	}
+	request := mount.Request{
+		Source: FSTypeMemory, Target: dir, FSType: FSTypeMemory,
+		Options: []string{"remount", sizeOption(o.SizeBytes)},
+	}
+	if err := mount.Mount(ctx, m, request); err != nil {
+		return volume.NothingDone(fmt.Errorf(
+			"the size of the volume in memory stays as it was; if its files need more than %d bytes, remove some or raise the limit: %w", o.SizeBytes, err))
+	}
+	return nil
+}
+
+// wholePages rounds up, as the kernel does with the size of a tmpfs.
+func wholePages(bytes int64) int64 {
+	page := int64(os.Getpagesize())
+	return (bytes-1)/page + 1
+}
+
+// HiddenFilesError says that a mount is refused because it would hide files:
+// the volume was set up on disk before.
+type HiddenFilesError struct {
+	Dir string
+	// Medium is the medium asked for.
+	Medium v1.StorageMedium
+}
+
+func (e *HiddenFilesError) Error() string {
+	return fmt.Sprintf("medium %s is wanted at %s, but the volume has files on disk there, which the mount would hide; "+
+		"nothing was changed: use the medium that the volume had, or tear it down and set it up again", e.Medium, e.Dir)
+}
+
+func checkNothingHidden(dir string, medium v1.StorageMedium) error {
+	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	_, err = d.Readdirnames(1)
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		return err
+	}
+	return &HiddenFilesError{Dir: dir, Medium: medium}
 }

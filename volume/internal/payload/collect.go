@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -15,6 +17,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fileset"
 	"github.com/podvol/podvol/volume/internal/downward"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 // readable is ORed into every file's mode when the pod has an fsGroup.
@@ -150,4 +153,122 @@ func (c *collector) due(t time.Time) {
 	if c.RefreshAfter.IsZero() || t.Before(c.RefreshAfter) {
 		c.RefreshAfter = t
 	}
+}
+
+// DependsOn returns the objects that the files of a pod's volume come from: config
+// maps, secrets and trust bundles, all of these where they are selected by signer,
+// and the pod itself where its own fields are shown. Tokens are renewed by time,
+// not by change.
+func (p *Projection) DependsOn(pod *v1.Pod) []volume.ObjectRef {
+	var refs []volume.ObjectRef
+	for i := range p.Sources {
+		ref, ok := p.Sources[i].dependsOn(pod)
+		if ok && !slices.Contains(refs, ref) {
+			refs = append(refs, ref)
+		}
+	}
+	return refs
+}
+
+func (s *Source) dependsOn(pod *v1.Pod) (volume.ObjectRef, bool) {
+	if k, ok := s.keyed(); ok {
+		return volume.NewObjectRef(k.kind, pod.Namespace, k.name), true
+	}
+	switch {
+	case s.DownwardAPI != nil:
+		return volume.NewObjectRef("Pod", pod.Namespace, pod.Name), true
+	case s.ClusterTrustBundle != nil:
+		return bundleRef(s.ClusterTrustBundle), true
+	}
+	return volume.ObjectRef{}, false
+}
+
+// Describe names the sources for people: "configmap app-config", "projected: token,
+// secret tls".
+func (p *Projection) Describe() string {
+	var all []string
+	for i := range p.Sources {
+		all = append(all, p.Sources[i].describe())
+	}
+	text := strings.Join(all, ", ")
+	if len(p.Sources) == 1 && p.Sources[0].Field == p.Field {
+		return text // the volume is its source
+	}
+	return p.Field + ": " + text
+}
+
+func (s *Source) describe() string {
+	if k, ok := s.keyed(); ok {
+		return strings.TrimSpace(strings.ToLower(k.kind) + " " + k.name)
+	}
+	switch {
+	case s.ServiceAccountToken != nil:
+		return "token"
+	case s.ClusterTrustBundle != nil && s.ClusterTrustBundle.Name != nil:
+		return "trust bundle " + *s.ClusterTrustBundle.Name
+	case s.ClusterTrustBundle != nil:
+		return "trust bundles"
+	}
+	return strings.Join(validation.ProjectionTypes(&s.VolumeProjection), "+")
+}
+
+// Validate refuses what [validation.Files] leaves: sources that are not
+// supported, and references to fields and resources that the pod does not
+// have. The error is a *[volume.InvalidSpecError] or
+// *[volume.UnsupportedError], marked with [volume.NothingDone].
+func (p *Projection) Validate(pod *v1.Pod) error {
+	for i := range p.Sources {
+		s := &p.Sources[i]
+		if s.PodCertificate != nil {
+			return volume.NothingDone(fmt.Errorf("%s: %w", s.Field, volume.NewUnsupportedError("", "podCertificate")))
+		}
+		if s.DownwardAPI == nil {
+			continue
+		}
+		for j := range s.DownwardAPI.Items {
+			if err := checkReference(fmt.Sprintf("%s.items[%d]", s.Field, j), &s.DownwardAPI.Items[j], pod); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func checkReference(field string, item *v1.DownwardAPIVolumeFile, pod *v1.Pod) error {
+	if item.FieldRef != nil {
+		_, err := downward.VolumeField(field+".fieldRef", item.FieldRef)
+		return err
+	}
+	_, err := downward.VolumeResource(field+".resourceFieldRef", item.ResourceFieldRef, pod)
+	return err
+}
+
+// MissingError says that an object, or a key of it, is not there and is not
+// optional. For a missing object it matches [volume.ErrNotFound].
+type MissingError struct {
+	// Field is the source or item that asks for it.
+	Field string
+	Ref   volume.ObjectRef
+	// Key is empty when the object itself is missing.
+	Key string
+	// Err is what the role said; nil for a key.
+	Err error
+}
+
+func (e *MissingError) Error() string {
+	if e.Key != "" {
+		return fmt.Sprintf("%s: %s has no key %q; add the key, or set optional: true on the source to go without it", e.Field, e.Ref, e.Key)
+	}
+	return fmt.Sprintf("%s: %s not found; create it, or set optional: true to start without it", e.Field, e.Ref)
+}
+
+// Unwrap returns what the role said.
+func (e *MissingError) Unwrap() error { return e.Err }
+
+// lookUpError turns what a role answered into the error of a source.
+func lookUpError(field string, ref volume.ObjectRef, err error) error {
+	if errors.Is(err, volume.ErrNotFound) {
+		return &MissingError{Field: field, Ref: ref, Err: err}
+	}
+	return fmt.Errorf("%s: cannot read %s: %w", field, ref, err)
 }

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/lazyunmount"
 )
 
@@ -84,4 +86,26 @@ func RemoveDir(dir string) error {
 		return &NotEmptyError{Dir: dir}
 	}
 	return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
+}
+
+// IsDetached reports whether an error says that mounts were detached lazily, and
+// nothing else.
+func IsDetached(err error) bool {
+	if of, ok := err.(*volume.Error); ok {
+		err = of.Err
+	}
+	_, only := err.(*lazyunmount.Error)
+	return only
+}
+
+// JoinDetached joins the errors of earlier and new detached mounts; either may be
+// nil.
+func JoinDetached(then, now *lazyunmount.Error) *lazyunmount.Error {
+	switch {
+	case then == nil:
+		return now
+	case now == nil:
+		return then
+	}
+	return &lazyunmount.Error{Mount: now.Mount, Superblocks: slices.Concat(then.Superblocks, now.Superblocks)}
 }

@@ -1,7 +1,9 @@
 package sharedirs
 
 import (
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/justmade"
 )
 
 func openat(dir *os.File, name string, flags int) (int, error) {
@@ -156,4 +159,122 @@ func rmdirIfThere(dir *os.File, name string) error {
 		return err
 	}
 	return nil
+}
+
+// trust refuses a bookkeeping that another user has made, maybe with forged
+// marks, and returns its owner. Any user who may write in the base can put one
+// there.
+func (b *base) trust(top *os.File) (owner uint32, err error) {
+	st, err := stat(top)
+	if err != nil {
+		return 0, err
+	}
+	ours := b.agent
+	if st.Uid != ours {
+		if ours, err = justmade.UserIn(int(top.Fd())); err != nil {
+			return 0, failed("make a file in", top.Name(), err)
+		}
+	}
+	return ours, checkOwner(top, ours)
+}
+
+// checkOwner refuses a directory that is not this user's, or in which others
+// can write.
+func checkOwner(dir *os.File, ours uint32) error {
+	st, err := stat(dir)
+	switch {
+	case err != nil:
+		return err
+	case st.Uid != ours:
+		return &Error{Cause: ErrForeign, Path: dir.Name(), ours: ours,
+			Reason: fmt.Sprintf("belongs to user %d, while what this node makes there belongs to user %d", st.Uid, ours)}
+	case st.Mode&0o022 != 0:
+		return &Error{Cause: ErrExposed, Path: dir.Name(), Reason: fmt.Sprintf("has the mode %#o: others could write in it", st.Mode&0o7777)}
+	}
+	return nil
+}
+
+func stat(dir *os.File) (st unix.Stat_t, err error) {
+	err = eintr.Do(func() error { return unix.Fstat(int(dir.Fd()), &st) })
+	return st, failed("stat", dir.Name(), err)
+}
+
+// Medium is where a base lies. It changes nothing but the advice of errors.
+type Medium int
+
+const (
+	// Share is a share of an NFS server.
+	Share Medium = iota
+	// Disk is a directory of this node.
+	Disk
+)
+
+// named has all errors of this package in err say what suits the medium.
+func (m Medium) named(err error) error {
+	each(err, func(e *Error) { e.On = m })
+	return err
+}
+
+// each calls f with all errors of this package in err.
+func each(err error, f func(*Error)) {
+	if e, ok := err.(*Error); ok {
+		f(e)
+	}
+	switch e := err.(type) {
+	case interface{ Unwrap() error }:
+		each(e.Unwrap(), f)
+	case interface{ Unwrap() []error }:
+		for _, one := range e.Unwrap() {
+			each(one, f)
+		}
+	}
+}
+
+// identity tells a directory from all others of its file system.
+type identity struct {
+	Inode uint64 `json:"inode"`
+	// Birth is when the inode was made, in nanoseconds; 0: not known, as over
+	// NFS with older kernels.
+	Birth int64 `json:"birth,omitempty"`
+	// Handle is the file's handle (name_to_handle_at(2)), which has the inode's
+	// generation; over NFS it is the server's. Empty: not known.
+	Handle string `json:"handle,omitempty"`
+}
+
+// same reports whether both are the same directory, as far as both know.
+func (i identity) same(other identity) bool {
+	return i.Inode == other.Inode &&
+		(i.Birth == 0 || other.Birth == 0 || i.Birth == other.Birth) &&
+		(i.Handle == "" || other.Handle == "" || i.Handle == other.Handle)
+}
+
+// key is another one for each directory.
+func (i identity) key() string { return fmt.Sprintf("%d-%d-%s", i.Inode, i.Birth, i.Handle) }
+
+func identify(fd int) (identity, error) {
+	var st unix.Statx_t
+	err := eintr.Do(func() error {
+		return unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, unix.STATX_INO|unix.STATX_BTIME, &st)
+	})
+	var id identity
+	switch {
+	case errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM): // an older container runtime's filter
+		var st unix.Stat_t
+		if err := eintr.Do(func() error { return unix.Fstat(fd, &st) }); err != nil {
+			return identity{}, err
+		}
+		id.Inode = st.Ino
+	case err != nil:
+		return identity{}, err
+	default:
+		id.Inode = st.Ino
+		if st.Mask&unix.STATX_BTIME != 0 {
+			id.Birth = st.Btime.Sec*1e9 + int64(st.Btime.Nsec)
+		}
+	}
+	// Not every file system has handles, and not every process may ask.
+	if h, _, err := unix.NameToHandleAt(fd, "", unix.AT_EMPTY_PATH); err == nil {
+		id.Handle = fmt.Sprintf("%d:%s", h.Type(), hex.EncodeToString(h.Bytes()))
+	}
+	return id, nil
 }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/blockingcall"
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/hostfiles"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
@@ -137,4 +138,95 @@ func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, _ string) (v
 		Name:         volumeName,
 		VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: volumeName}},
 	})}, nil
+}
+
+type mounter struct {
+	volume.PodVolume
+	plugin   *plugin
+	path     string
+	want     pathType
+	readOnly bool
+	made     *made // nil: it was not provisioned
+}
+
+// GetPath returns the path on the host.
+func (m *mounter) GetPath() string { return m.path }
+
+// GetAttributes reports Managed false: files of the node are never re-owned or
+// relabelled for a pod.
+func (m *mounter) GetAttributes() volume.Attributes {
+	return volume.Attributes{ReadOnly: m.readOnly}
+}
+
+// GetMetrics returns the metrics of the path's file system.
+func (m *mounter) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
+	metrics, err := m.plugin.meter.FileSystem(ctx, m.path)
+	return metrics, m.Error("GetMetrics", err)
+}
+
+func (m *mounter) SetUp(ctx context.Context, args volume.MounterArgs) error {
+	return m.SetUpAt(ctx, m.path, args)
+}
+
+// SetUpAt checks the path and creates it where its type says so, but for a
+// volume that was provisioned: one whose directory is gone is [ErrLost], or
+// [ErrNoBook] where its disk seems not to be mounted. It makes nothing at dir.
+func (m *mounter) SetUpAt(ctx context.Context, _ string, _ volume.MounterArgs) error {
+	files := m.plugin.files.Of(m.Host)
+	if m.made != nil {
+		if err := m.made.checkThere(ctx, files); err != nil {
+			return m.Error("SetUp", err)
+		}
+	}
+	return m.Error("SetUp", ensure(ctx, files, m.path, m.want))
+}
+
+type unmounter struct {
+	volume.PodVolume
+	volume.NoMetrics
+}
+
+// GetPath is empty: the path of a hostPath volume is in its spec alone.
+func (u *unmounter) GetPath() string { return "" }
+
+// TearDown does nothing: the path is the node's.
+func (u *unmounter) TearDown(context.Context) error { return nil }
+
+// TearDownAt does nothing: the path is the node's.
+func (u *unmounter) TearDownAt(context.Context, string) error { return nil }
+
+// SharesData reports whether two volumes are the same path, or one lies in the
+// other, by their names alone: links are not followed. Volumes inside a pod's
+// inline hostPath do not count: a pod that looks at the whole node, like a
+// monitor, uses no other pod's volume.
+func (p *plugin) SharesData(a, b *volume.Spec) (bool, error) {
+	first, err := p.Source(a)
+	if err != nil {
+		return false, err
+	}
+	second, err := p.Source(b)
+	if err != nil {
+		return false, err
+	}
+	x, y := filepath.Clean(first.Path), filepath.Clean(second.Path)
+	if a.PersistentVolume == nil && pathin.Strictly(x, y) || b.PersistentVolume == nil && pathin.Strictly(y, x) {
+		return false, nil
+	}
+	return overlap(x, y), nil
+}
+
+// overlap reports whether one of two paths is the other or lies in it.
+func overlap(a, b string) bool {
+	_, holds := pathin.Cut(a, b)
+	_, within := pathin.Cut(b, a)
+	return holds || within
+}
+
+// SourcePlace implements [volumesource.Placer].
+func (p *plugin) SourcePlace(spec *volume.Spec) (on, path string, err error) {
+	source, err := p.Source(spec)
+	if err != nil {
+		return "", "", err
+	}
+	return "", filepath.Clean(source.Path), nil
 }

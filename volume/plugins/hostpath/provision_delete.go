@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
@@ -125,4 +128,144 @@ func (d *deleter) remove(ctx context.Context, release *release) error {
 		}
 	}
 	return sharedirs.Remove(ctx, root, d.removal)
+}
+
+func forgotten(path string, f sharedirs.Former) error {
+	return &volume.Failure{
+		Cause: ErrForgotten, Subject: path,
+		What: fmt.Sprintf("the claim %s had a volume before: %s was made for %s, of which there is no record any more; it is kept, and the claim gets no new volume beside it", f.Claim, path, f.Owner),
+		Next: "to use its data again, make a PersistentVolume with this hostPath.path and a claimRef to the claim; if nobody needs it, delete it or move it away",
+	}
+}
+
+// formersOf returns the directories that were made for a claim in a class's directory,
+// which is open, before this process made any: those it knows.
+func (p *plugin) formersOf(ctx context.Context, root *os.File, dir, claim string) ([]sharedirs.Former, error) {
+	if found, ok := p.formers.Load(dir); ok {
+		return found.(map[string][]sharedirs.Former)[claim], nil
+	}
+	found, err := sharedirs.Formers(ctx, root)
+	if err != nil {
+		return nil, err
+	}
+	if found != nil { // else the bookkeeping of a disk may come yet
+		p.formers.Store(dir, found)
+	}
+	return found[claim], nil
+}
+
+// checkForgotten refuses a claim whose former volume is forgotten.
+func (p *plugin) checkForgotten(ctx context.Context, class *dirClass, root *os.File, w sharedirs.Wish) error {
+	own, records := class.base.Own, p.config.Provision.Records
+	if !own && records == "" || p.config.Provision.Volumes == nil {
+		return nil
+	}
+	before, err := p.formersOf(ctx, root, class.dir, w.Claim)
+	if err != nil {
+		return volume.NothingDone(err)
+	}
+	for _, f := range before {
+		if f.Owner == w.Owner {
+			return nil // it is to be found again
+		}
+	}
+	if !own {
+		before = slices.DeleteFunc(slices.Clone(before), func(f sharedirs.Former) bool { return f.Records != records })
+	}
+	if len(before) == 0 {
+		return nil
+	}
+	onRecord, err := p.config.Provision.Volumes(ctx)
+	if err != nil {
+		return volume.NothingDone(fmt.Errorf("look for PersistentVolume %q, which was made for an earlier claim %s: %w", before[0].Owner.Volume, w.Claim, err))
+	}
+	for _, f := range before {
+		if slices.ContainsFunc(onRecord, func(pv *v1.PersistentVolume) bool { return pv.Name == f.Owner.Volume }) {
+			continue
+		}
+		if remains, err := f.Remains(ctx, root); err != nil || remains {
+			if err == nil {
+				err = forgotten(filepath.Join(class.dir, f.Path), f)
+			}
+			return volume.NothingDone(err)
+		}
+	}
+	return nil
+}
+
+// made is where a volume was provisioned.
+type made struct {
+	dir   string // the class's, which has the bookkeeping
+	path  string // the volume's, below that
+	owner VolumeOwner
+	node  string
+}
+
+// madeOf returns where a PersistentVolume says that it was provisioned; ok is false
+// for those that were not.
+func madeOf(pv *v1.PersistentVolume) (m made, ok bool) {
+	if pv == nil || pv.Spec.HostPath == nil || !sharedirs.IsOf(pv, PluginName) {
+		return made{}, false
+	}
+	m = made{dir: pv.Annotations[BaseAnnotation], owner: VolumeOwner{Volume: pv.Name}, node: pv.Annotations[NodeAnnotation]}
+	if pv.Spec.ClaimRef != nil {
+		m.owner.ClaimUID = pv.Spec.ClaimRef.UID
+	}
+	m.path, ok = pathin.Cut(m.dir, pv.Spec.HostPath.Path)
+	return m, ok && filepath.IsAbs(m.dir)
+}
+
+// checkBook refuses a place whose bookkeeping is not there: most likely its disk is
+// not mounted.
+func (m made) checkBook(ctx context.Context, files volume.HostFiles) error {
+	book := sharedirs.BookOf(m.dir)
+	_, err := files.Stat(ctx, book)
+	if errors.Is(err, fs.ErrNotExist) {
+		return volume.NothingDone(&DirectoryError{Cause: ErrNoBook, Other: m.dir, Path: m.path, Owner: m.owner, On: sharedirs.Disk})
+	}
+	if err != nil {
+		return volume.NothingDone(fmt.Errorf("look for the disk of %s: %w", m.dir, unanswered(book, err)))
+	}
+	return nil
+}
+
+// checkThere refuses a volume whose directory is not there. Another in its place
+// would be empty.
+func (m made) checkThere(ctx context.Context, files volume.HostFiles) error {
+	path := filepath.Join(m.dir, m.path)
+	if _, err := files.Stat(ctx, path); !errors.Is(err, fs.ErrNotExist) {
+		return nil // it is there, or the next look fails
+	}
+	if err := m.checkBook(ctx, files); err != nil {
+		return err
+	}
+	return volume.NothingDone(&DirectoryError{Cause: ErrLost, Path: path, Owner: m.owner, On: sharedirs.Disk})
+}
+
+// checkMounted refuses to make the first volume in a class's directory while a
+// recorded one below the same base is missing: its disk may not be mounted, and
+// would hide the new one later.
+func (p *plugin) checkMounted(ctx context.Context, class *dirClass) error {
+	volumes := p.config.Provision.Volumes
+	if volumes == nil {
+		return nil
+	}
+	_, err := p.files.Stat(ctx, sharedirs.BookOf(class.dir))
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil // it is there, or the next open fails
+	}
+	onRecord, err := volumes(ctx)
+	if err != nil {
+		return volume.NothingDone(fmt.Errorf("look for PersistentVolumes that were made below %s before: %w", class.base.Path, err))
+	}
+	for _, pv := range onRecord {
+		m, ok := madeOf(pv)
+		if _, here := pathin.Cut(filepath.Clean(class.base.Path), m.dir); !ok || !here || m.node != string(p.Host.GetNodeName()) {
+			continue
+		}
+		if err := m.checkBook(ctx, &p.files); err != nil {
+			return err
+		}
+	}
+	return nil
 }

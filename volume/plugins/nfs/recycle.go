@@ -1,17 +1,25 @@
 package nfs
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"math"
+	"path"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/util/pathin"
+	"github.com/podvol/podvol/util/subpath"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/recyclerpod"
+	"github.com/podvol/podvol/volume/validation"
 )
 
 var _ volume.RecyclableVolumePlugin = (*plugin)(nil)
@@ -135,4 +143,235 @@ func (r *recycling) stopEvents() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = nil
+}
+
+// RecycleConfig is how a released PersistentVolume is emptied. Its zero value
+// has that done by a pod, as Kubernetes does, if the host can run one (role
+// [volume.PodRunner]), and by nothing else. In either way the host must know that
+// the volume may be emptied (role [volume.ReleaseVerifier]).
+type RecycleConfig struct {
+	// Pod is the template of the pod; nil is a pod of one container with a
+	// common shell. The source of its first volume becomes the volume to empty,
+	// which a container has to mount writable; its name, labels and
+	// activeDeadlineSeconds are completed. It has to look by itself for what the
+	// built-in one and the embedded recycler refuse: a share that has volumes
+	// provisioned in it, which has a directory ".podvol". It must not be changed
+	// any more.
+	Pod *v1.Pod
+	// MinimumTimeout and TimeoutPerGiB are how long an emptying may take: the
+	// latter for each full GiB of the volume's capacity, and no less than the
+	// former. 0 means five minutes and 30 seconds, as in Kubernetes.
+	MinimumTimeout, TimeoutPerGiB time.Duration
+	// Embedded has this process empty volumes itself.
+	Embedded EmbeddedRecycling
+}
+
+// EmbeddedRecycling is how this process empties volumes itself, instead of
+// running a pod: it mounts the export where no pod sees it.
+type EmbeddedRecycling struct {
+	// Enabled turns it on.
+	Enabled bool
+	// ProgressEvery is the least time between two of its progress events. 0
+	// means ten seconds.
+	ProgressEvery time.Duration
+	// Action chooses what to do; nothing is deleted by default.
+	Action RecycleAction
+	// ArchiveShare and ArchiveDir say where [RecycleArchive] moves things. An archive
+	// cannot lie in the volume, whose next claim would see it, and files can only be
+	// moved without a copy within one mount.
+	//
+	//   - ArchiveShare is a directory that the server exports too, strictly above the
+	//     volumes' ("/exports", for volumes like /exports/pv1).
+	//   - ArchiveDir is a path in it ("archive"), which is made where it is missing and
+	//     neither holds a volume nor lies in one. All its directories must be root's or
+	//     the agent's own, and writable by no other user.
+	//   - Each release gets a directory below it, of mode 0700, named after
+	//     PersistentVolume and release.
+	ArchiveShare, ArchiveDir string
+}
+
+// RecycleAction is the embedded recycler's action on a volume's content.
+type RecycleAction string
+
+const (
+	// RecycleDryRun only says what would be deleted; the error is a
+	// *[reclaim.DryRunError].
+	RecycleDryRun RecycleAction = ""
+	// RecycleDelete deletes it.
+	RecycleDelete RecycleAction = "Delete"
+	// RecycleArchive moves it into an archive.
+	RecycleArchive RecycleAction = "Archive"
+)
+
+const (
+	defaultMinimumTimeout = 300 * time.Second
+	defaultTimeoutPerGiB  = 30 * time.Second
+	defaultProgressEvery  = 10 * time.Second
+	// maxTimeout is the most that the API takes as activeDeadlineSeconds.
+	maxTimeout = math.MaxInt32 * time.Second
+)
+
+// timeout is how long emptying a volume of this capacity may take.
+func (c RecycleConfig) timeout(pv *v1.PersistentVolume) time.Duration {
+	capacity := pv.Spec.Capacity[v1.ResourceStorage]
+	gib := capacity.Value() >> 30
+	least := cmp.Or(c.MinimumTimeout, defaultMinimumTimeout)
+	each := cmp.Or(c.TimeoutPerGiB, defaultTimeoutPerGiB)
+	if gib > int64(maxTimeout/each) {
+		return maxTimeout
+	}
+	return min(maxTimeout, max(least, time.Duration(gib)*each))
+}
+
+func (c RecycleConfig) check() error {
+	if c.MinimumTimeout < 0 || c.TimeoutPerGiB < 0 {
+		return volume.Invalid("Recycle.MinimumTimeout and TimeoutPerGiB", "must not be negative")
+	}
+	if err := checkRecyclerPod(c.Pod); err != nil {
+		return err
+	}
+	return c.Embedded.check()
+}
+
+func (c EmbeddedRecycling) check() error {
+	switch c.Action {
+	case RecycleDryRun, RecycleDelete:
+		return nil
+	case RecycleArchive:
+	default:
+		return volume.Invalid("Recycle.Embedded.Action", "%q is none of %q, %q and %q", c.Action, RecycleDryRun, RecycleDelete, RecycleArchive)
+	}
+	if err := validation.CheckAbsolutePath("Recycle.Embedded.ArchiveShare", c.ArchiveShare); err != nil {
+		return err
+	}
+	if err := subpath.Check(c.ArchiveDir); err != nil || path.Clean(c.ArchiveDir) == "." {
+		return volume.Invalid("Recycle.Embedded.ArchiveDir", "%q is no path strictly below ArchiveShare", c.ArchiveDir)
+	}
+	return nil
+}
+
+// inShare returns the path of an export from the share that also has the
+// archive, and refuses volumes that cannot be archived there.
+func (c EmbeddedRecycling) inShare(e export) (string, error) {
+	share, archive := path.Clean(c.ArchiveShare), path.Join(c.ArchiveShare, c.ArchiveDir)
+	volumePath := path.Clean(e.path)
+	rest, ok := pathin.Cut(share, volumePath)
+	if !ok || rest == "" {
+		return "", volume.Invalid("nfs.path", "%q is not strictly below %q, the share that has the archive; only what is can be moved there", e.path, c.ArchiveShare)
+	}
+	_, holds := pathin.Cut(volumePath, archive)
+	_, within := pathin.Cut(archive, volumePath)
+	if holds || within {
+		return "", volume.Invalid("nfs.path", "%q and the archive %q lie within one another, so that the next claim would see what is archived", e.path, archive)
+	}
+	return strings.TrimPrefix(rest, "/"), nil
+}
+
+// checkRecyclerPod refuses a template that would not empty the volume, or never
+// end.
+func checkRecyclerPod(pod *v1.Pod) error {
+	if pod == nil {
+		return nil
+	}
+	refuse := func(format string, args ...any) error { return volume.Invalid("Recycle.Pod", format, args...) }
+	switch {
+	case len(pod.Spec.Volumes) == 0 || pod.Spec.Volumes[0].Name == "":
+		return refuse("needs a volume with a name, whose source is replaced by the volume to empty")
+	case pod.Spec.RestartPolicy != v1.RestartPolicyNever && pod.Spec.RestartPolicy != v1.RestartPolicyOnFailure:
+		return refuse("has restartPolicy %q and so never ends; use %s", pod.Spec.RestartPolicy, v1.RestartPolicyNever)
+	}
+	name := pod.Spec.Volumes[0].Name
+	mounts := func(c v1.Container) bool {
+		return slices.ContainsFunc(c.VolumeMounts, func(m v1.VolumeMount) bool {
+			return m.Name == name && !m.ReadOnly && m.SubPath == "" && m.SubPathExpr == ""
+		})
+	}
+	if !slices.ContainsFunc(pod.Spec.Containers, mounts) {
+		return refuse("has no container that mounts volume %q, all of it and writable", name)
+	}
+	return nil
+}
+
+const (
+	// recyclerImage has a shell, find and ls, as images of this name have.
+	recyclerImage = "busybox:stable"
+	// recyclerScript fails if anything is left, and at once where there is a share
+	// that has volumes provisioned in it, as [ErrHoldsVolumes] says. -xdev keeps it
+	// out of mounts in the volume. Not every busybox's find knows -delete.
+	recyclerScript = `test -d /scrub || exit 1
+books=$(find /scrub -xdev -type d -iname .podvol) || exit 1
+if test -n "$books"; then
+  echo "this has a directory .podvol: volumes are provisioned beside it, and nothing is emptied: $books" >&2
+  exit 1
+fi
+find /scrub -xdev -mindepth 1 ! -type d -exec rm -f {} + &&
+find /scrub -xdev -depth -mindepth 1 -type d -exec rmdir {} + &&
+test -z "$(ls -A /scrub)"`
+	// recyclerName is what the names of these pods begin with, as in Kubernetes.
+	recyclerName = "recycler-for-"
+	// maxPodName is the API's limit for a DNS subdomain.
+	maxPodName = 253
+)
+
+// recyclerTemplate is the pod that empties volumes where no other is given.
+func recyclerTemplate() *v1.Pod {
+	no := false
+	return &v1.Pod{Spec: v1.PodSpec{
+		RestartPolicy:                v1.RestartPolicyNever,
+		AutomountServiceAccountToken: &no,
+		Volumes:                      []v1.Volume{{Name: "vol"}},
+		Containers: []v1.Container{{
+			Name: "recycler", Image: recyclerImage,
+			Command: []string{"/bin/sh", "-c", recyclerScript},
+			// What the script says is what the release fails with.
+			TerminationMessagePolicy: v1.TerminationMessageFallbackToLogsOnError,
+			VolumeMounts:             []v1.VolumeMount{{Name: "vol", MountPath: "/scrub"}},
+		}},
+	}}
+}
+
+// recyclerPod is the pod that empties pv for this release. Its name is the same
+// whenever it is asked for, so that a restarted process finds it, and another
+// one for every other release: that an earlier one succeeded means nothing.
+func recyclerPod(template *v1.Pod, pv *v1.PersistentVolume, timeout time.Duration) *v1.Pod {
+	if template == nil {
+		template = recyclerTemplate()
+	}
+	release := recyclerpod.ReleaseID(pv)
+	pod := &v1.Pod{Spec: *template.Spec.DeepCopy()}
+	pod.Namespace = template.Namespace
+	if pod.Namespace == "" {
+		pod.Namespace = metav1.NamespaceDefault
+	}
+	pod.Name = nameWithin(recyclerName+pv.Name, maxPodName-len(release)-1) + "-" + release
+	pod.Labels = withKey(template.Labels, recyclerpod.Label, release)
+	pod.Annotations = withKey(template.Annotations, recyclerpod.Annotation, pv.Name)
+	seconds := int64(timeout / time.Second)
+	pod.Spec.ActiveDeadlineSeconds = &seconds
+	pod.Spec.Volumes[0].VolumeSource = v1.VolumeSource{NFS: pv.Spec.NFS.DeepCopy()}
+	return pod
+}
+
+func nameWithin(name string, most int) string {
+	return strings.TrimRight(name[:min(len(name), most)], ".-")
+}
+
+func withKey(given map[string]string, key, value string) map[string]string {
+	all := map[string]string{key: value}
+	for k, v := range given {
+		if k != key {
+			all[k] = v
+		}
+	}
+	return all
+}
+
+// recycleByPod has a pod empty the volume. The pod's own deadline ends it.
+func (r *recycling) recycleByPod(ctx context.Context, pods volume.PodRunner) error {
+	pod := recyclerPod(r.plugin.config.Recycle.Pod, r.pv, r.timeout)
+	if err := r.verify(ctx); err != nil {
+		return err
+	}
+	r.record(v1.EventTypeNormal, "pod "+pod.Namespace+"/"+pod.Name+" empties "+r.export.String()+", in no more than "+r.timeout.String())
+	return pods.RunPod(ctx, pod, r.verify, r.record)
 }
