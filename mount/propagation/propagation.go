@@ -14,6 +14,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/internal/mounttable"
 	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/util/pathin"
 )
 
 // Place is where a process that hides its mounts runs.
@@ -40,6 +41,8 @@ type Warning struct {
 	// a mounter in the host's namespace needs. Else mounts of this process do not
 	// reach the host.
 	Inward bool
+	// Unshared is the mount on the host, if that passes nothing on, so that no manifest helps.
+	Unshared string
 }
 
 // String says what is wrong, in one line without the advice.
@@ -66,6 +69,9 @@ func (w *Warning) Mode() string {
 func (w *Warning) Advice() string {
 	if w.Place == Service {
 		return "take PrivateTmp=, PrivateMounts=, ProtectSystem= and all else that gives the service a mount namespace out of its unit (systemd.exec(5))"
+	}
+	if w.Unshared != "" {
+		return "on the host, before the agent starts: mount --make-rshared " + w.Unshared
 	}
 	privileged := ""
 	if !w.Inward {
@@ -125,6 +131,39 @@ func Warn(ctx context.Context, log *slog.Logger, m mount.Interface, dir string) 
 // [table.Containing] may.
 func Check(mounts mount.Table, dir string) (*Warning, error) {
 	return check(mounts, dir, proc{dir: "/proc"})
+}
+
+// CheckInward is Check for a mounter that acts in the host's namespace: it reports whether
+// mounts on the host below dir reach this process. own is this process's table, host the
+// host's. dir must lead to the same directory of the same mount in both.
+func CheckInward(own, host mount.Table, dir string) (*Warning, error) {
+	ours, err := holding(own, dir)
+	if err != nil {
+		return nil, err
+	}
+	theirs, err := holding(host, dir)
+	if err != nil {
+		return nil, err
+	}
+	w := &Warning{Dir: filepath.Clean(dir), Mount: ours, Place: Container, Inward: true}
+	group := Group(theirs)
+	switch follows := Group(ours) == group || slices.Contains(ours.Propagation, "master:"+group); {
+	case group == "":
+		w.Unshared = theirs.Target
+	case follows && shows(ours, w.Dir) == shows(theirs, w.Dir):
+		return nil, nil
+	}
+	return w, nil
+}
+
+// shows is the directory of its file system that a mount has at a path; empty: links lead
+// there.
+func shows(e mount.Entry, dir string) string {
+	rest, ok := pathin.Cut(e.Target, dir)
+	if !ok {
+		return ""
+	}
+	return filepath.Join(e.Root, rest)
 }
 
 func check(mounts mount.Table, dir string, p proc) (*Warning, error) {
