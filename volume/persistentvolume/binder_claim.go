@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -12,6 +13,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/pvapi"
+	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/reservation"
@@ -176,10 +178,7 @@ func (b *binder) forgetGoneNode(ctx context.Context, claim *v1.PersistentVolumeC
 
 // leavePending says why a claim has no volume.
 func (b *binder) leavePending(ctx context.Context, claim *v1.PersistentVolumeClaim, why *index.UnboundError) error {
-	b.unbound.set(pvapi.NameOf(claim), b.failedBefore(claim, why))
-	eventType, reason, message, details := pendingEvent(claim, why)
-	b.events.is(claim, eventType, reason, message, details)
-	return b.status.setPending(ctx, claim)
+	return b.pending.leave(ctx, claim, b.failedBefore(claim, why), pendingEvent(claim, why))
 }
 
 // failedBefore returns, of a claim that waits for a node again, what went wrong
@@ -194,27 +193,27 @@ func (b *binder) failedBefore(claim *v1.PersistentVolumeClaim, why *index.Unboun
 	return why
 }
 
-func pendingEvent(claim *v1.PersistentVolumeClaim, why *index.UnboundError) (eventType, reason, message, details string) {
+func pendingEvent(claim *v1.PersistentVolumeClaim, why *index.UnboundError) event {
 	_, invalid := errors.AsType[*volume.InvalidSpecError](why)
 	switch {
 	case errors.Is(why, index.ErrWaitsForConsumer):
-		return v1.EventTypeNormal, reasonWaitForConsumer, "waiting for first consumer to be created before binding", ""
+		return event{v1.EventTypeNormal, reasonWaitForConsumer, "waiting for first consumer to be created before binding", ""}
 	case errors.Is(why, index.ErrNeedsData):
-		return v1.EventTypeWarning, reasonProvisioningFailed, why.Error(), ""
+		return event{v1.EventTypeWarning, reasonProvisioningFailed, why.Error(), ""}
 	case invalid:
-		return v1.EventTypeWarning, reasonFailedBinding, why.Error(), ""
+		return event{v1.EventTypeWarning, reasonFailedBinding, why.Error(), ""}
 	case why.Volume != "" && len(why.Rejected) == 0:
-		return v1.EventTypeNormal, reasonFailedBinding, fmt.Sprintf("volume %q, which the claim names, does not exist; create it", why.Volume), ""
+		return event{v1.EventTypeNormal, reasonFailedBinding, fmt.Sprintf("volume %q, which the claim names, does not exist; create it", why.Volume), ""}
 	case why.Volume != "" && why.Rejected[0].Reason == index.BoundElsewhere:
-		return v1.EventTypeWarning, reasonFailedBinding, fmt.Sprintf("volume %q already bound to a different claim.", why.Volume), ""
+		return event{v1.EventTypeWarning, reasonFailedBinding, fmt.Sprintf("volume %q already bound to a different claim.", why.Volume), ""}
 	case why.Volume != "":
-		return v1.EventTypeWarning, reasonVolumeMismatch, fmt.Sprintf("Cannot bind to requested volume %q", why.Volume), why.Reasons()
+		return event{v1.EventTypeWarning, reasonVolumeMismatch, fmt.Sprintf("Cannot bind to requested volume %q", why.Volume), why.Reasons()}
 	}
-	message = "no persistent volumes available for this claim"
+	message := "no persistent volumes available for this claim"
 	if pvapi.ClaimClass(claim, "") == "" {
 		message += " and no storage class is set"
 	}
-	return v1.EventTypeNormal, reasonFailedBinding, message, why.Reasons()
+	return event{v1.EventTypeNormal, reasonFailedBinding, message, why.Reasons()}
 }
 
 // syncBoundClaim looks after a claim that was bound once.
@@ -249,4 +248,110 @@ func (b *binder) lose(ctx context.Context, claim *v1.PersistentVolumeClaim, reas
 	b.events.is(claim, v1.EventTypeWarning, reason, message, "")
 	_, err := b.status.setClaimStatus(ctx, claim, v1.ClaimLost, nil)
 	return err
+}
+
+// bind writes a binding: into the volume, which decides it, then into the
+// claim, then into the phases of both, with what protects them. These four writes
+// are as few as the API allows, for a status is written by itself. Whatever was
+// done already is not written again. The volume is written only if it is still as
+// given; committed is called when it was.
+func (b *binder) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, committed func(*v1.PersistentVolume)) error {
+	turn, err := b.table.ReserveWriting(ctx, pv.Name)
+	if err != nil {
+		return err
+	}
+	defer turn.Forget()
+	if err := b.checkHeld(ctx, claim, pv); err != nil {
+		return err
+	}
+	if !isBoundVolume(pv, claim) {
+		if pv, err = b.writer.writeVolume(ctx, pv, boundVolume(pv, claim), b.cluster.volumes.wrote); err != nil {
+			return fmt.Errorf("bind volume %q: %w", pv.Name, err)
+		}
+	}
+	committed(pv)
+	if !isBoundClaim(claim, pv.Name) {
+		next := boundClaim(claim, pv.Name)
+		note := b.cluster.claims.wrote
+		if isProvisioning(next) { // another volume, which is to be done away with
+			note = b.cluster.claims.put
+		}
+		if claim, err = b.writer.writeClaim(ctx, claim, next, note); err != nil {
+			return fmt.Errorf("bind to volume %q: %w", pv.Name, err)
+		}
+	}
+	if pvapi.AwaitsClaim(pv) { // no longer: from now on it goes with it
+		next := pv.DeepCopy()
+		delete(next.Annotations, pvapi.AwaitsClaimAnnotation)
+		delete(next.Annotations, pvapi.LostClaimAnnotation)
+		if pv, err = b.writer.writeVolume(ctx, pv, next, b.cluster.volumes.wrote); err != nil {
+			return fmt.Errorf("note that volume %q has its claim: %w", pv.Name, err)
+		}
+	}
+	if pv, err = b.status.setVolumePhase(ctx, pv, v1.VolumeBound, ""); err != nil {
+		return fmt.Errorf("mark volume %q as bound: %w", pv.Name, err)
+	}
+	if claim, err = b.status.setClaimStatus(ctx, claim, v1.ClaimBound, pv); err != nil {
+		return fmt.Errorf("mark it as bound: %w", err)
+	}
+	return b.recorder.record(ctx, claim, pv)
+}
+
+// checkHeld refuses a volume that was made for a claim and let go before it was this
+// call's turn to write: no part of the binding may be written into it, and the claim
+// must find its storage again.
+func (b *binder) checkHeld(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
+	if pv.Name != ProvisionedName(claim) || !isProvisioning(claim) || !isBoundVolume(pv, claim) {
+		return nil
+	}
+	now, exists, err := b.cluster.volumes.get(ctx, types.NamespacedName{Name: pv.Name})
+	if err == nil && (!exists || now.UID != pv.UID || b.provisioner.isLetGo(now)) {
+		err = fmt.Errorf("%w: volume %q has been let go", objects.ErrConflict, pv.Name)
+	}
+	return err
+}
+
+// isBoundVolume reports whether nothing is left to write of a binding into the
+// volume; isBoundClaim, into the claim.
+func isBoundVolume(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) bool {
+	ref := pv.Spec.ClaimRef
+	return ref != nil && ref.UID == claim.UID && ref.Name == claim.Name && ref.Namespace == claim.Namespace &&
+		ref.Kind == pvapi.KindClaim && ref.APIVersion == v1.SchemeGroupVersion.String() &&
+		(pv.DeletionTimestamp != nil || slices.Contains(pv.Finalizers, volumeProtection))
+}
+
+func isBoundClaim(claim *v1.PersistentVolumeClaim, volumeName string) bool {
+	return claim.Spec.VolumeName == volumeName && claim.Annotations[pvapi.AnnBindCompleted] == pvapi.AnnYes &&
+		(claim.DeletionTimestamp != nil || slices.Contains(claim.Finalizers, claimProtection)) &&
+		(volumeName != ProvisionedName(claim) || !isProvisioning(claim))
+}
+
+// boundVolume returns a volume with all of a binding, which protects it. It shares with the
+// one before what does not change.
+func boundVolume(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) *v1.PersistentVolume {
+	next, ref := *pv, v1.ObjectReference{}
+	if pv.Spec.ClaimRef == nil {
+		next.Annotations = pvapi.With(pv.Annotations, pvapi.AnnBoundByController, pvapi.AnnYes)
+	} else {
+		ref = *pv.Spec.ClaimRef
+	}
+	ref.APIVersion, ref.Kind = v1.SchemeGroupVersion.String(), pvapi.KindClaim
+	ref.Namespace, ref.Name, ref.UID = claim.Namespace, claim.Name, claim.UID
+	next.Spec.ClaimRef = &ref
+	return protectedVolume(&next)
+}
+
+// boundClaim is the same of a claim. A volume that was made for it ends its provisioning.
+func boundClaim(claim *v1.PersistentVolumeClaim, volumeName string) *v1.PersistentVolumeClaim {
+	next := *claim
+	next.Annotations = pvapi.With(claim.Annotations, pvapi.AnnBindCompleted, pvapi.AnnYes)
+	if claim.Spec.VolumeName == "" {
+		next.Annotations[pvapi.AnnBoundByController] = pvapi.AnnYes
+	}
+	next.Spec.VolumeName = volumeName
+	bound := protectedClaim(&next)
+	if volumeName == ProvisionedName(claim) {
+		endProvisioning(bound)
+	}
+	return bound
 }

@@ -47,6 +47,9 @@ const (
 	reasonWaitForConsumer       = "WaitForFirstConsumer"
 )
 
+// event is what is told of the state of an object.
+type event struct{ eventType, reason, message, details string }
+
 // eventLog passes events on, those about a state only once as long as it lasts:
 // it is looked at often, and is not to be read as often.
 type eventLog struct {

@@ -200,28 +200,28 @@ func NewController(config ControllerConfig) *Controller {
 // takeRole makes the controller a binder, or an external provisioner, of its parts. Each part
 // has named fields for what it uses.
 func (c *Controller) takeRole(config ControllerConfig, events *eventLog) {
-	known, all := c.cluster, c.table.Index
+	known := c.cluster
 	w := &writer{objects: config.Objects, claims: known.claims, volumes: known.volumes, queue: c.queue}
+	pending := &pendingClaims{unbound: c.unbound, events: events, status: othersStatus{}}
 	p := &provisioner{
-		cluster: known, writer: w, plugins: config.Plugins, table: c.table, waiting: c.waiting, operations: c.operations,
-		events: events, unbound: c.unbound, queue: c.queue, trustedClaims: config.TrustedClaims,
+		cluster: known, writer: w, pending: pending, plugins: config.Plugins, table: c.table, waiting: c.waiting, operations: c.operations,
+		events: events, queue: c.queue, trustedClaims: config.TrustedClaims,
 	}
-	r := &reclaimer{cluster: known, writer: w, plugins: config.Plugins, operations: c.operations, events: events}
+	r := &reclaimer{cluster: known, writer: w, status: othersStatus{}, plugins: config.Plugins, operations: c.operations, events: events}
 	c.placer = &placer{cluster: known, writer: w, table: c.table, operations: c.operations}
 	if c.provisioners != nil {
 		c.role = &externalProvisioner{
 			cluster: known, writer: w, plugins: config.Plugins, waiting: c.waiting, operations: c.operations, events: events,
 			provisioners: c.provisioners, provisioner: p, reclaimer: r,
 		}
-		p.status, r.status = othersStatus{}, othersStatus{}
 	} else {
 		status := &ownStatus{cluster: known, writer: w}
+		pending.status, r.status = status, status
 		c.role = &binder{
-			cluster: known, writer: w, status: status, plugins: config.Plugins, index: all, table: c.table, waiting: c.waiting, operations: c.operations,
-			events: events, unbound: c.unbound, provisioner: p, reclaimer: r,
-			expander: &expander{cluster: known, writer: w, plugins: config.Plugins, events: events}, unusedCondition: config.UnusedCondition,
+			cluster: known, writer: w, status: status, pending: pending, plugins: config.Plugins, table: c.table, waiting: c.waiting,
+			operations: c.operations, events: events, unbound: c.unbound, provisioner: p, reclaimer: r,
+			recorder: &recorder{cluster: known, writer: w, plugins: config.Plugins, events: events, unusedCondition: config.UnusedCondition},
 		}
-		p.status, r.status = status, status
 	}
 	p.duties, r.duties, c.placer.isExternal = c.role, c.role, c.role.isExternal
 }

@@ -1,6 +1,7 @@
 package persistentvolume
 
 import (
+	"context"
 	"errors"
 	"sync"
 
@@ -93,6 +94,23 @@ func (c *Controller) stillSo(name types.NamespacedName, why error) error {
 type stillUnbound struct{ *index.UnboundError }
 
 func (e *stillUnbound) Unwrap() []error { return []error{e.UnboundError, claimbinding.ErrUnbound} }
+
+// pendingClaims says of claims why they have no volume: to [Controller.Explain], by an event,
+// and by their phase.
+type pendingClaims struct {
+	unbound *reasons
+	events  *eventLog
+	status  statusKeeper
+}
+
+// leave is for a claim that waits. Without a reason for it, there is no event.
+func (p *pendingClaims) leave(ctx context.Context, claim *v1.PersistentVolumeClaim, why error, e event) error {
+	p.unbound.set(pvapi.NameOf(claim), why)
+	if e.reason != "" {
+		p.events.is(claim, e.eventType, e.reason, e.message, e.details)
+	}
+	return p.status.setPending(ctx, claim)
+}
 
 // reasons are why claims have no volume, as found when they were looked at last.
 type reasons struct {

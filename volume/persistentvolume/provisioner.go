@@ -45,13 +45,12 @@ type provisioner struct {
 	duties     makerDuties
 	cluster    *cluster
 	writer     *writer
-	status     statusKeeper
+	pending    *pendingClaims
 	plugins    *volume.VolumePluginMgr
 	table      *reservation.Table
 	waiting    *index.Waiting
 	operations *operation.Executor
 	events     *eventLog
-	unbound    *reasons
 	queue      *work.Queue[volume.ObjectRef]
 	// trustedClaims is ControllerConfig.TrustedClaims.
 	trustedClaims bool
@@ -84,8 +83,7 @@ func (p *provisioner) provision(ctx context.Context, claim *v1.PersistentVolumeC
 		return true, p.awaitExternal(ctx, claim, class, why)
 	}
 	if pv, exists := p.cluster.volumes.last(types.NamespacedName{Name: ProvisionedName(claim)}); exists && inherited && pv.DeletionTimestamp != nil {
-		p.unbound.set(pvapi.NameOf(claim), errMadeAgain)
-		return true, p.status.setPending(ctx, claim) // which is looked at again then
+		return true, p.pending.leave(ctx, claim, errMadeAgain, event{}) // which is enqueued then
 	}
 	key := provisionKey(claim)
 	if !inherited {
@@ -108,8 +106,7 @@ func (p *provisioner) provision(ctx context.Context, claim *v1.PersistentVolumeC
 		return true, nil
 	case operation.Running:
 		p.events.isSlow(claim, err)
-		p.unbound.set(pvapi.NameOf(claim), p.beingMade(claim, err))
-		return true, p.status.setPending(ctx, claim)
+		return true, p.pending.leave(ctx, claim, p.beingMade(claim, err), event{})
 	}
 	if failed := p.failProvisioning(ctx, claim, failedToProvision(claim, err)); failed != nil {
 		return true, failed
@@ -182,20 +179,16 @@ func failedToProvision(claim *v1.PersistentVolumeClaim, err error) error {
 }
 
 func (p *provisioner) failProvisioning(ctx context.Context, claim *v1.PersistentVolumeClaim, why error) error {
-	p.events.is(claim, v1.EventTypeWarning, reasonProvisioningFailed, why.Error(), "")
-	p.unbound.set(pvapi.NameOf(claim), why)
-	return p.status.setPending(ctx, claim)
+	return p.pending.leave(ctx, claim, why, event{v1.EventTypeWarning, reasonProvisioningFailed, why.Error(), ""})
 }
 
 // missClass is for a claim whose class does not exist, and that has found no volume
 // of that class either.
 func (p *provisioner) missClass(ctx context.Context, claim *v1.PersistentVolumeClaim, class string, why *index.UnboundError) error {
 	missing := fmt.Errorf("storageclass.storage.k8s.io %q not found; create it, or a volume of this class that fits", class)
-	p.events.is(claim, v1.EventTypeWarning, reasonProvisioningFailed, missing.Error(), why.Reasons())
 	waits := *why
 	waits.Err = fmt.Errorf("%w: %w", claimbinding.ErrUnbound, missing)
-	p.unbound.set(pvapi.NameOf(claim), &waits)
-	return p.status.setPending(ctx, claim)
+	return p.pending.leave(ctx, claim, &waits, event{v1.EventTypeWarning, reasonProvisioningFailed, missing.Error(), why.Reasons()})
 }
 
 // awaitExternal asks another process for the volume.
@@ -204,12 +197,11 @@ func (p *provisioner) awaitExternal(ctx context.Context, claim *v1.PersistentVol
 	if err != nil {
 		return err
 	}
-	p.events.is(claim, v1.EventTypeNormal, reasonExternalProvisioning, fmt.Sprintf("Waiting for a volume to be created either by the external provisioner '%s' "+
-		"or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered.", class.Provisioner), "")
 	waits := *p.explainOnNode(ctx, claim, why)
 	waits.Err = fmt.Errorf("%w: it waits for a volume from the external provisioner %s", waits.Err, class.Provisioner)
-	p.unbound.set(pvapi.NameOf(claim), &waits)
-	return p.status.setPending(ctx, claim)
+	message := fmt.Sprintf("Waiting for a volume to be created either by the external provisioner '%s' "+
+		"or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered.", class.Provisioner)
+	return p.pending.leave(ctx, claim, &waits, event{v1.EventTypeNormal, reasonExternalProvisioning, message, ""})
 }
 
 func withProvisioner(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) *v1.PersistentVolumeClaim {

@@ -40,30 +40,6 @@ func update[T metav1.Object](ctx context.Context, f func(context.Context, metav1
 	return typed, nil
 }
 
-// boundVolume and boundClaim return what they change anew, and share the rest.
-func boundVolume(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) *v1.PersistentVolume {
-	next, ref := *pv, v1.ObjectReference{}
-	if pv.Spec.ClaimRef == nil {
-		next.Annotations = pvapi.With(pv.Annotations, pvapi.AnnBoundByController, pvapi.AnnYes)
-	} else {
-		ref = *pv.Spec.ClaimRef
-	}
-	ref.APIVersion, ref.Kind = v1.SchemeGroupVersion.String(), pvapi.KindClaim
-	ref.Namespace, ref.Name, ref.UID = claim.Namespace, claim.Name, claim.UID
-	next.Spec.ClaimRef = &ref
-	return &next
-}
-
-func boundClaim(claim *v1.PersistentVolumeClaim, volumeName string) *v1.PersistentVolumeClaim {
-	next := *claim
-	next.Annotations = pvapi.With(claim.Annotations, pvapi.AnnBindCompleted, pvapi.AnnYes)
-	if claim.Spec.VolumeName == "" {
-		next.Annotations[pvapi.AnnBoundByController] = pvapi.AnnYes
-	}
-	next.Spec.VolumeName = volumeName
-	return &next
-}
-
 // updateVolume and updateClaim write only differences, and return the stored
 // version; on an error the object as it was. A new version is enqueued.
 func (w *writer) updateVolume(ctx context.Context, pv, next *v1.PersistentVolume) (*v1.PersistentVolume, error) {

@@ -16,12 +16,29 @@ import (
 	"github.com/podvol/podvol/volume/internal/pvapi"
 )
 
-// expander records what bound claims ask for beyond what they have: size and attributes.
-type expander struct {
+// recorder records in the status of bound claims what they ask for beyond what they have,
+// size and attributes, and whether pods use them.
+type recorder struct {
 	cluster *cluster
 	writer  *writer
 	plugins *volume.VolumePluginMgr
 	events  *eventLog
+	// unusedCondition is ControllerConfig.UnusedCondition.
+	unusedCondition bool
+}
+
+func (r *recorder) record(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
+	claim, err := r.recordGrowth(ctx, claim, pv)
+	if err != nil {
+		return fmt.Errorf("record that it asks for more: %w", err)
+	}
+	if claim, err = r.recordModification(ctx, claim); err != nil {
+		return fmt.Errorf("record that it asks for other attributes: %w", err)
+	}
+	if err := r.recordUse(ctx, claim); err != nil {
+		return fmt.Errorf("record whether it is used: %w", err)
+	}
+	return nil
 }
 
 func requestOf(claim *v1.PersistentVolumeClaim) resource.Quantity {
@@ -33,15 +50,15 @@ func requestOf(claim *v1.PersistentVolumeClaim) resource.Quantity {
 // (KEP-284, KEP-1790). Another program makes the volume larger: an external
 // resizer, which keeps the status of a CSI volume by itself, or an administrator
 // who enlarges it and its PersistentVolume.
-func (e *expander) recordGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) (*v1.PersistentVolumeClaim, error) {
+func (r *recorder) recordGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) (*v1.PersistentVolumeClaim, error) {
 	want, have := requestOf(claim), claim.Status.Capacity[v1.ResourceStorage]
 	state := claim.Status.AllocatedResourceStatuses[v1.ResourceStorage]
 	if state == "" && want.Cmp(have) <= 0 {
-		e.events.settled(claim.UID)
+		r.events.settled(claim.UID)
 		return claim, nil
 	}
 	if pv.Spec.CSI != nil {
-		e.awaitExpansion(claim, pv, want)
+		r.awaitExpansion(claim, pv, want)
 		return claim, nil
 	}
 	target, known := claim.Status.AllocatedResources[v1.ResourceStorage]
@@ -53,7 +70,7 @@ func (e *expander) recordGrowth(ctx context.Context, claim *v1.PersistentVolumeC
 	case want.Cmp(have) <= 0 || state != "" && known && target.Cmp(want) == 0:
 		return claim, nil // an infeasible one still is
 	case size.Cmp(want) < 0:
-		if refused, err := e.refuseGrowth(ctx, claim, pv, want); err != nil || refused {
+		if refused, err := r.refuseGrowth(ctx, claim, pv, want); err != nil || refused {
 			return claim, err
 		}
 		fallthrough
@@ -61,28 +78,28 @@ func (e *expander) recordGrowth(ctx context.Context, claim *v1.PersistentVolumeC
 		target = want
 	}
 	if size.Cmp(target) < 0 {
-		e.awaitExpansion(claim, pv, target)
-		return e.setGrowth(ctx, claim, target, v1.PersistentVolumeClaimControllerResizeInProgress)
+		r.awaitExpansion(claim, pv, target)
+		return r.setGrowth(ctx, claim, target, v1.PersistentVolumeClaimControllerResizeInProgress)
 	}
-	if e.growsOnNode(pv) {
-		return e.setGrowth(ctx, claim, target, v1.PersistentVolumeClaimNodeResizePending)
+	if r.growsOnNode(pv) {
+		return r.setGrowth(ctx, claim, target, v1.PersistentVolumeClaimNodeResizePending)
 	}
-	claim, err := e.finishGrowth(ctx, claim, target, size)
+	claim, err := r.finishGrowth(ctx, claim, target, size)
 	if err != nil {
 		return claim, err
 	}
-	return e.recordGrowth(ctx, claim, pv) // it may ask for more by now
+	return r.recordGrowth(ctx, claim, pv) // it may ask for more by now
 }
 
-func (e *expander) awaitExpansion(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, want resource.Quantity) {
+func (r *recorder) awaitExpansion(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, want resource.Quantity) {
 	have := pv.Spec.Capacity[v1.ResourceStorage]
-	e.events.is(claim, v1.EventTypeNormal, reasonExternalExpanding, "waiting for an external controller to expand this PVC",
+	r.events.is(claim, v1.EventTypeNormal, reasonExternalExpanding, "waiting for an external controller to expand this PVC",
 		fmt.Sprintf("it asks for %s, and volume %q has %s", want.String(), pv.Name, have.String()))
 }
 
 // refuseGrowth tells of a claim whose volume may not, or cannot, be made larger.
-func (e *expander) refuseGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, want resource.Quantity) (bool, error) {
-	class, err := e.cluster.classOf(ctx, claim)
+func (r *recorder) refuseGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, want resource.Quantity) (bool, error) {
+	class, err := r.cluster.classOf(ctx, claim)
 	if err != nil {
 		return false, err
 	}
@@ -93,7 +110,7 @@ func (e *expander) refuseGrowth(ctx context.Context, claim *v1.PersistentVolumeC
 	case !ptr.Deref(class.AllowVolumeExpansion, false):
 		why = fmt.Sprintf("StorageClass %q has not allowVolumeExpansion: true", class.Name)
 	default:
-		if plugin, err := pluginOf(e.plugins, pv); err == nil {
+		if plugin, err := pluginOf(r.plugins, pv); err == nil {
 			if _, grows := volume.AsExpandable(plugin); !grows {
 				why = fmt.Sprintf("the plugin %s cannot expand volumes", plugin.GetPluginName())
 			}
@@ -102,15 +119,15 @@ func (e *expander) refuseGrowth(ctx context.Context, claim *v1.PersistentVolumeC
 	if why == "" {
 		return false, nil
 	}
-	e.events.is(claim, v1.EventTypeWarning, reasonResizeFailed, "it is not made larger: "+why,
+	r.events.is(claim, v1.EventTypeWarning, reasonResizeFailed, "it is not made larger: "+why,
 		fmt.Sprintf("it asks for %s; let it ask for no more than it has, or enlarge volume %q by hand and then its spec.capacity", want.String(), pv.Name))
 	return true, nil
 }
 
 // growsOnNode reports whether a node has to do its part when a volume has grown.
 // True for a volume without a plugin here.
-func (e *expander) growsOnNode(pv *v1.PersistentVolume) bool {
-	plugin, err := pluginOf(e.plugins, pv)
+func (r *recorder) growsOnNode(pv *v1.PersistentVolume) bool {
+	plugin, err := pluginOf(r.plugins, pv)
 	if err != nil {
 		return true
 	}
@@ -119,7 +136,7 @@ func (e *expander) growsOnNode(pv *v1.PersistentVolume) bool {
 }
 
 // setGrowth records how far an expansion is.
-func (e *expander) setGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, target resource.Quantity, state v1.ClaimResourceStatus) (*v1.PersistentVolumeClaim, error) {
+func (r *recorder) setGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, target resource.Quantity, state v1.ClaimResourceStatus) (*v1.PersistentVolumeClaim, error) {
 	if recorded := claim.Status.AllocatedResources[v1.ResourceStorage]; recorded.Cmp(target) == 0 && claim.Status.AllocatedResourceStatuses[v1.ResourceStorage] == state {
 		return claim, nil
 	}
@@ -129,7 +146,7 @@ func (e *expander) setGrowth(ctx context.Context, claim *v1.PersistentVolumeClai
 		condition, other = other, condition
 		message = fmt.Sprintf("waiting for the node to expand the file system to %s", target.String())
 	}
-	return e.writer.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
+	return r.writer.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
 		s.AllocatedResources = setEntry(s.AllocatedResources, v1.ResourceStorage, target)
 		s.AllocatedResourceStatuses = setEntry(s.AllocatedResourceStatuses, v1.ResourceStorage, state)
 		s.Conditions = withoutConditions(s.Conditions, condition, other)
@@ -140,16 +157,16 @@ func (e *expander) setGrowth(ctx context.Context, claim *v1.PersistentVolumeClai
 }
 
 // finishGrowth gives a claim the size that its volume has by now.
-func (e *expander) finishGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, target, size resource.Quantity) (*v1.PersistentVolumeClaim, error) {
-	claim, err := e.writer.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
+func (r *recorder) finishGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, target, size resource.Quantity) (*v1.PersistentVolumeClaim, error) {
+	claim, err := r.writer.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
 		s.Capacity = setEntry(s.Capacity, v1.ResourceStorage, size)
 		s.AllocatedResources = setEntry(s.AllocatedResources, v1.ResourceStorage, target)
 		delete(s.AllocatedResourceStatuses, v1.ResourceStorage)
 		s.Conditions = withoutConditions(s.Conditions, v1.PersistentVolumeClaimResizing, v1.PersistentVolumeClaimFileSystemResizePending)
 	})
 	if err == nil {
-		e.events.settled(claim.UID)
-		e.events.happened(claim, v1.EventTypeNormal, reasonResized, fmt.Sprintf("the volume has %s", size.String()))
+		r.events.settled(claim.UID)
+		r.events.happened(claim, v1.EventTypeNormal, reasonResized, fmt.Sprintf("the volume has %s", size.String()))
 	}
 	return claim, err
 }
@@ -170,7 +187,7 @@ func withoutConditions(conditions []v1.PersistentVolumeClaimCondition, types ...
 // recordModification writes down that a bound claim is to have another
 // VolumeAttributesClass than its volume has: as Pending, until the resizer that
 // can modify the volume takes the record over (KEP-3751).
-func (e *expander) recordModification(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
+func (r *recorder) recordModification(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
 	target := ptr.Deref(claim.Spec.VolumeAttributesClassName, "")
 	wanted := target != "" && target != ptr.Deref(claim.Status.CurrentVolumeAttributesClassName, "")
 	recorded := claim.Status.ModifyVolumeStatus
@@ -178,28 +195,28 @@ func (e *expander) recordModification(ctx context.Context, claim *v1.PersistentV
 		return claim, nil // it is being modified
 	}
 	if !wanted {
-		e.events.settled(attributesOf(claim))
+		r.events.settled(attributesOf(claim))
 		if recorded == nil {
 			return claim, nil
 		}
-		return e.writer.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) { s.ModifyVolumeStatus = nil })
+		return r.writer.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) { s.ModifyVolumeStatus = nil })
 	}
-	e.tellOfModification(ctx, claim, target)
+	r.tellOfModification(ctx, claim, target)
 	if recorded != nil && recorded.TargetVolumeAttributesClassName == target {
 		return claim, nil
 	}
-	return e.writer.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
+	return r.writer.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
 		s.ModifyVolumeStatus = &v1.ModifyVolumeStatus{TargetVolumeAttributesClassName: target, Status: v1.PersistentVolumeClaimModifyVolumePending}
 	})
 }
 
-func (e *expander) tellOfModification(ctx context.Context, claim *v1.PersistentVolumeClaim, target string) {
-	_, err := e.cluster.objects.Get(ctx, volume.NewObjectRef(kindAttributesClass, "", target))
+func (r *recorder) tellOfModification(ctx context.Context, claim *v1.PersistentVolumeClaim, target string) {
+	_, err := r.cluster.objects.Get(ctx, volume.NewObjectRef(kindAttributesClass, "", target))
 	if errors.Is(err, volume.ErrNotFound) {
-		e.events.isOf(attributesOf(claim), claim, v1.EventTypeWarning, reasonModifyFailed, noAttributesClass(target).Error(), "")
+		r.events.isOf(attributesOf(claim), claim, v1.EventTypeWarning, reasonModifyFailed, noAttributesClass(target).Error(), "")
 		return
 	}
-	e.events.isOf(attributesOf(claim), claim, v1.EventTypeNormal, reasonExternalModifying,
+	r.events.isOf(attributesOf(claim), claim, v1.EventTypeNormal, reasonExternalModifying,
 		fmt.Sprintf("waiting for an external controller to give this PVC the VolumeAttributesClass %q", target), "")
 }
 
