@@ -13,7 +13,6 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/pvapi"
-	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/reservation"
@@ -143,7 +142,7 @@ func (b *binder) handleUnbound(ctx context.Context, claim *v1.PersistentVolumeCl
 	if invalid || waits || why.Volume != "" || !canBeFilled(claim, class, b.isExternal) {
 		return b.leavePending(ctx, claim, why)
 	}
-	if inVain, err := b.forgetGoneNode(ctx, claim, class); err != nil || inVain {
+	if inVain, err := b.provisioner.forgetGoneNode(ctx, claim, class); err != nil || inVain {
 		return err // which has it looked at again
 	}
 	handled, err := b.provisioner.provision(ctx, claim, class, why)
@@ -162,18 +161,6 @@ func withoutClass(claim *v1.PersistentVolumeClaim, why *index.UnboundError) *ind
 	alone := *why
 	alone.Err = fmt.Errorf("%w: it names no storage class, and there is no default one: name one, mark one as the default, or create a PersistentVolume without class", why.Err)
 	return &alone
-}
-
-// forgetGoneNode gives the choice of a node back that does not exist, of a class
-// that makes nothing there: no pod could be placed elsewhere.
-func (b *binder) forgetGoneNode(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (bool, error) {
-	if class == nil || class.Provisioner != noProvisioner {
-		return false, nil
-	}
-	if _, err := b.cluster.selectedNode(ctx, claim); !errors.Is(err, volume.ErrNotFound) {
-		return false, err
-	}
-	return true, b.provisioner.reschedule(ctx, pvapi.NameOf(claim))
 }
 
 // leavePending says why a claim has no volume.
@@ -261,7 +248,7 @@ func (b *binder) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *
 		return err
 	}
 	defer turn.Forget()
-	if err := b.checkHeld(ctx, claim, pv); err != nil {
+	if err := b.provisioner.checkHeld(ctx, claim, pv); err != nil {
 		return err
 	}
 	if !isBoundVolume(pv, claim) {
@@ -295,20 +282,6 @@ func (b *binder) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *
 		return fmt.Errorf("mark it as bound: %w", err)
 	}
 	return b.recorder.record(ctx, claim, pv)
-}
-
-// checkHeld refuses a volume that was made for a claim and let go before it was this
-// call's turn to write: no part of the binding may be written into it, and the claim
-// must find its storage again.
-func (b *binder) checkHeld(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
-	if pv.Name != ProvisionedName(claim) || !isProvisioning(claim) || !isBoundVolume(pv, claim) {
-		return nil
-	}
-	now, exists, err := b.cluster.volumes.get(ctx, types.NamespacedName{Name: pv.Name})
-	if err == nil && (!exists || now.UID != pv.UID || b.provisioner.isLetGo(now)) {
-		err = fmt.Errorf("%w: volume %q has been let go", objects.ErrConflict, pv.Name)
-	}
-	return err
 }
 
 // isBoundVolume reports whether nothing is left to write of a binding into the

@@ -2,14 +2,15 @@ package persistentvolume
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
@@ -211,6 +212,18 @@ func withProvisioner(claim *v1.PersistentVolumeClaim, class *storagev1.StorageCl
 	return claim
 }
 
+// forgetGoneNode gives the choice of a node back that does not exist, of a class
+// that makes nothing there: no pod could be placed elsewhere.
+func (p *provisioner) forgetGoneNode(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (bool, error) {
+	if class == nil || class.Provisioner != noProvisioner {
+		return false, nil
+	}
+	if _, err := p.cluster.selectedNode(ctx, claim); !errors.Is(err, volume.ErrNotFound) {
+		return false, err
+	}
+	return true, p.reschedule(ctx, pvapi.NameOf(claim))
+}
+
 // reschedule gives the choice of a node back where nothing could be made.
 func (p *provisioner) reschedule(ctx context.Context, name types.NamespacedName) error {
 	claim, exists, err := p.cluster.claims.get(ctx, name)
@@ -280,160 +293,22 @@ func (p *provisioner) isLetGo(pv *v1.PersistentVolume) bool {
 	return pv.DeletionTimestamp != nil && pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete && !holdsStorage(pv, p.duties.storageFinalizers())
 }
 
+// checkHeld refuses a volume that was made for a claim and let go before it was this
+// call's turn to write: no part of the binding may be written into it, and the claim
+// must find its storage again.
+func (p *provisioner) checkHeld(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
+	if pv.Name != ProvisionedName(claim) || !isProvisioning(claim) || !isBoundVolume(pv, claim) {
+		return nil
+	}
+	now, exists, err := p.cluster.volumes.get(ctx, types.NamespacedName{Name: pv.Name})
+	if err == nil && (!exists || now.UID != pv.UID || p.isLetGo(now)) {
+		err = fmt.Errorf("%w: volume %q has been let go", objects.ErrConflict, pv.Name)
+	}
+	return err
+}
+
 // errMadeAgain is for a claim whose volume was deleted before it had it.
 var errMadeAgain = errors.New("the PersistentVolume that was made for it is being deleted, and is made again once it is gone")
-
-// errStorageIsThere hides that the PersistentVolume's write has left nothing: the
-// storage is there.
-var errStorageIsThere = errors.New("the storage is there, and its PersistentVolume is not")
-
-// makeVolume makes the storage, or finds what an earlier attempt has made, and
-// stores its PersistentVolume.
-func (p *provisioner) makeVolume(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) error {
-	name := ProvisionedName(claim)
-	switch stored, exists, err := p.cluster.volumes.getLive(ctx, types.NamespacedName{Name: name}); {
-	case err != nil:
-		return err
-	case exists && stored.DeletionTimestamp != nil && claim.DeletionTimestamp == nil && checkMadeFor(stored, claim) == nil:
-		return errMadeAgain
-	case exists:
-		return checkMadeFor(stored, claim)
-	}
-	provisioner, node, err := p.prepareAs(ctx, claim, class)
-	if err != nil {
-		return volume.NothingDone(err)
-	}
-	pv, err := provisioner.Provision(ctx, node, class.AllowedTopologies)
-	if err != nil {
-		return err
-	}
-	if err := checkMade(pv, claim, node); err != nil {
-		return fmt.Errorf("the plugin %s %w; its storage may be there, and the plugin is asked again: mend it", p.duties.pluginFor(class.Provisioner), err)
-	}
-	stored, err := update(ctx, p.cluster.objects.Create, p.madeFor(pv, claim, class))
-	if errors.Is(err, objects.ErrExists) {
-		stored, _, err = p.cluster.volumes.getLive(ctx, types.NamespacedName{Name: name})
-		return errors.Join(err, checkMadeFor(stored, claim))
-	}
-	if err != nil {
-		return fmt.Errorf("%w: store PersistentVolume %q: %w", errStorageIsThere, name, err)
-	}
-	p.cluster.volumes.put(stored)
-	p.events.happened(claim, v1.EventTypeNormal, reasonProvisioningSucceeded, fmt.Sprintf("Successfully provisioned volume %s using %s", name, class.Provisioner))
-	return nil
-}
-
-// prepareAs is prepare for what the claim, or else the class, says.
-func (p *provisioner) prepareAs(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (volume.Provisioner, *v1.Node, error) {
-	with, err := p.makingOf(claim, class)
-	if err != nil {
-		return nil, nil, err
-	}
-	return p.prepare(ctx, claim, with)
-}
-
-// prepare takes the steps before the storage is made.
-func (p *provisioner) prepare(ctx context.Context, claim *v1.PersistentVolumeClaim, with making) (volume.Provisioner, *v1.Node, error) {
-	attributes, err := p.cluster.attributesClassFor(ctx, claim, with.Class)
-	if err != nil {
-		return nil, nil, err
-	}
-	provisioner, err := p.newProvisioner(claim, with.Class, attributes)
-	if err != nil {
-		return nil, nil, err
-	}
-	node, err := p.cluster.nodeNamed(ctx, with.Node)
-	if errors.Is(err, volume.ErrNotFound) && isProvisioning(claim) {
-		err = fmt.Errorf("storage may have been made on node %q, which is gone: %w; have the node join again, or, if its storage is gone with it, remove the finalizer %s",
-			with.Node, err, ProvisioningFinalizer)
-	}
-	return provisioner, node, err
-}
-
-func (p *provisioner) newProvisioner(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, attributes *storagev1.VolumeAttributesClass) (volume.Provisioner, error) {
-	if p.plugins == nil {
-		return nil, errNoPlugins
-	}
-	plugin, err := p.plugins.FindProvisionablePluginByName(p.duties.pluginFor(class.Provisioner))
-	if err != nil {
-		return nil, err
-	}
-	if len(class.MountOptions) > 0 && !volume.SupportsMountOption(plugin) {
-		return nil, volume.Invalid("mountOptions", "are not supported by the provisioner %s; remove them from StorageClass %q", class.Provisioner, class.Name)
-	}
-	return plugin.NewProvisioner(volume.VolumeOptions{
-		PVName: ProvisionedName(claim), PVC: claim, Parameters: class.Parameters,
-		PersistentVolumeReclaimPolicy: policyOf(class), MountOptions: class.MountOptions,
-		VolumeAttributesClass: attributes,
-	})
-}
-
-// checkMade refuses what a plugin must not have made for a claim: bound, it would
-// be less than the claim asks for, or could not be mounted at all.
-func checkMade(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, node *v1.Node) error {
-	if pv == nil {
-		return errors.New("has made no PersistentVolume and says no reason")
-	}
-	if pv.Name != ProvisionedName(claim) {
-		return fmt.Errorf("was asked for a PersistentVolume %q and has made %q", ProvisionedName(claim), pv.Name)
-	}
-	made := func(format string, args ...any) error {
-		return fmt.Errorf("has made a PersistentVolume %q that the claim cannot have: %s", pv.Name, fmt.Sprintf(format, args...))
-	}
-	if detail := index.Unusable(pv); detail != "" {
-		return made("%s", detail)
-	}
-	if claim.DeletionTimestamp != nil || claim.Spec.VolumeName != "" && claim.Spec.VolumeName != pv.Name {
-		return nil // it is stored only to be deleted, which needs no more
-	}
-	have, want := pv.Spec.Capacity[v1.ResourceStorage], claim.Spec.Resources.Requests[v1.ResourceStorage]
-	if have.Cmp(want) < 0 {
-		return made("its capacity is %s of %s", have.String(), want.String())
-	}
-	for _, mode := range claim.Spec.AccessModes {
-		if !slices.Contains(pv.Spec.AccessModes, mode) {
-			return made("its access modes are %v without %s", pv.Spec.AccessModes, mode)
-		}
-	}
-	if have, want := pvapi.VolumeMode(pv.Spec.VolumeMode), pvapi.VolumeMode(claim.Spec.VolumeMode); have != want {
-		return made("its volumeMode is %s instead of %s", have, want)
-	}
-	selector, err := metav1.LabelSelectorAsSelector(claim.Spec.Selector)
-	if claim.Spec.Selector != nil && (err != nil || !selector.Matches(labels.Set(pv.Labels))) {
-		return errors.Join(made("its labels %v do not match the claim's selector", pv.Labels), err)
-	}
-	if node == nil {
-		return nil
-	}
-	if reachable, err := claimbinding.MatchesNode(pv, node.Labels, node.Name); err != nil || !reachable {
-		return errors.Join(made("it cannot be reached from node %q, which was selected for the claim's pod", node.Name), err)
-	}
-	return nil
-}
-
-// madeFor completes what a plugin has made, as Kubernetes stores it.
-func (p *provisioner) madeFor(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) *v1.PersistentVolume {
-	pv = pv.DeepCopy()
-	pv.Name, pv.UID, pv.ResourceVersion = ProvisionedName(claim), "", ""
-	metav1.SetMetaDataAnnotation(&pv.ObjectMeta, pvapi.AnnProvisionedBy, class.Provisioner)
-	pv.Spec.PersistentVolumeReclaimPolicy = policyOf(class)
-	pv.Spec.StorageClassName = class.Name
-	pv.Spec.VolumeAttributesClassName = claim.Spec.VolumeAttributesClassName
-	pv.Spec.MountOptions = slices.Clone(class.MountOptions)
-	pv.Spec.ClaimRef = &v1.ObjectReference{
-		Kind: pvapi.KindClaim, APIVersion: v1.SchemeGroupVersion.String(),
-		Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID,
-	}
-	p.duties.complete(pv)
-	return pv
-}
-
-func checkMadeFor(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) error {
-	if pv == nil || pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID == claim.UID {
-		return nil
-	}
-	return volume.Invalid("metadata.name", "PersistentVolume %q, whose name is this claim's, is not made for it; remove that volume", pv.Name)
-}
 
 // explainOnNode says of a claim whose pod was placed why there is no volume for it on
 // that node.
@@ -450,4 +325,81 @@ func (p *provisioner) explainOnNode(ctx context.Context, claim *v1.PersistentVol
 		return there
 	}
 	return why
+}
+
+// annProvisioning is beside the finalizer: what the storage is made with, so that
+// the same is asked for again even if the class has been replaced since, or
+// another node selected.
+const annProvisioning = ProvisioningFinalizer
+
+// making is what a claim's storage is made with.
+type making struct {
+	Class *storagev1.StorageClass `json:"class"`
+	// Node is the selected node, if there was one.
+	Node string `json:"node,omitempty"`
+}
+
+// makingOf returns class and node of the storage that was begun for a claim, else
+// those for a new one. The class may be nil. A user who may make claims could
+// write the annotation, and so a class of their own: unless claims are trusted it
+// counts only where the class says the same.
+func (p *provisioner) makingOf(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (making, error) {
+	if begun, ok := begunWith(claim); ok {
+		if p.trustedClaims || class != nil && equality.Semantic.DeepEqual(begun.Class, madeWith(class)) {
+			return begun, nil
+		}
+		return making{}, fmt.Errorf("storage may have been made for it by a StorageClass %q other than there is now: make that again as it was "+
+			"(the claim's annotation %s has it), or, if you have seen that there is no storage, remove the finalizer %s", begun.Class.Name, annProvisioning, ProvisioningFinalizer)
+	}
+	if !waitsForConsumer(class) {
+		return making{Class: class}, nil
+	}
+	return making{Class: class, Node: claim.Annotations[annSelectedNode]}, nil
+}
+
+// begunWith returns what a claim says that its storage was begun with.
+func begunWith(claim *v1.PersistentVolumeClaim) (begun making, ok bool) {
+	ok = isProvisioning(claim) && json.Unmarshal([]byte(claim.Annotations[annProvisioning]), &begun) == nil && begun.Class != nil
+	return begun, ok
+}
+
+// madeWith returns the fields of a class that its storage depends on.
+func madeWith(class *storagev1.StorageClass) *storagev1.StorageClass {
+	return &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: class.Name}, Provisioner: class.Provisioner, Parameters: class.Parameters, ReclaimPolicy: class.ReclaimPolicy,
+		MountOptions: class.MountOptions, VolumeBindingMode: class.VolumeBindingMode, AllowedTopologies: class.AllowedTopologies,
+	}
+}
+
+// withProvisioning returns the claim as it is before its storage is made.
+func (p *provisioner) withProvisioning(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*v1.PersistentVolumeClaim, error) {
+	next, noted := p.duties.begin(claim, class)
+	if !waitsForConsumer(class) {
+		delete(next.Annotations, annSelectedNode) // also one that another program wrote: the pod is placed once the claim is bound
+	}
+	if _, known := begunWith(next); known || noted {
+		return next, nil
+	}
+	begun := making{Class: madeWith(class)}
+	if waitsForConsumer(class) {
+		begun.Node = claim.Annotations[annSelectedNode]
+	}
+	data, err := json.Marshal(begun)
+	if err != nil {
+		return nil, fmt.Errorf("record what the volume is made with: %w", err)
+	}
+	metav1.SetMetaDataAnnotation(&next.ObjectMeta, annProvisioning, string(data))
+	next.Finalizers = withOne(next.Finalizers, ProvisioningFinalizer)
+	return next, nil
+}
+
+// endProvisioning changes a claim's annotations and finalizers: only a stored
+// volume has storage for it now.
+func endProvisioning(claim *v1.PersistentVolumeClaim) {
+	delete(claim.Annotations, annProvisioning)
+	claim.Finalizers = pvapi.Without(claim.Finalizers, ProvisioningFinalizer)
+}
+
+func isProvisioning(claim *v1.PersistentVolumeClaim) bool {
+	return slices.Contains(claim.Finalizers, ProvisioningFinalizer)
 }

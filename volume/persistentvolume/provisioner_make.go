@@ -1,0 +1,172 @@
+package persistentvolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
+	"github.com/podvol/podvol/volume/internal/pvapi"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
+)
+
+// errStorageIsThere hides that the PersistentVolume's write has left nothing: the
+// storage is there.
+var errStorageIsThere = errors.New("the storage is there, and its PersistentVolume is not")
+
+// makeVolume makes the storage, or finds what an earlier attempt has made, and
+// stores its PersistentVolume.
+func (p *provisioner) makeVolume(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) error {
+	name := ProvisionedName(claim)
+	switch stored, exists, err := p.cluster.volumes.getLive(ctx, types.NamespacedName{Name: name}); {
+	case err != nil:
+		return err
+	case exists && stored.DeletionTimestamp != nil && claim.DeletionTimestamp == nil && checkMadeFor(stored, claim) == nil:
+		return errMadeAgain
+	case exists:
+		return checkMadeFor(stored, claim)
+	}
+	provisioner, node, err := p.prepareAs(ctx, claim, class)
+	if err != nil {
+		return volume.NothingDone(err)
+	}
+	pv, err := provisioner.Provision(ctx, node, class.AllowedTopologies)
+	if err != nil {
+		return err
+	}
+	if err := checkMade(pv, claim, node); err != nil {
+		return fmt.Errorf("the plugin %s %w; its storage may be there, and the plugin is asked again: mend it", p.duties.pluginFor(class.Provisioner), err)
+	}
+	stored, err := update(ctx, p.cluster.objects.Create, p.madeFor(pv, claim, class))
+	if errors.Is(err, objects.ErrExists) {
+		stored, _, err = p.cluster.volumes.getLive(ctx, types.NamespacedName{Name: name})
+		return errors.Join(err, checkMadeFor(stored, claim))
+	}
+	if err != nil {
+		return fmt.Errorf("%w: store PersistentVolume %q: %w", errStorageIsThere, name, err)
+	}
+	p.cluster.volumes.put(stored)
+	p.events.happened(claim, v1.EventTypeNormal, reasonProvisioningSucceeded, fmt.Sprintf("Successfully provisioned volume %s using %s", name, class.Provisioner))
+	return nil
+}
+
+// prepareAs is prepare for what the claim, or else the class, says.
+func (p *provisioner) prepareAs(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (volume.Provisioner, *v1.Node, error) {
+	with, err := p.makingOf(claim, class)
+	if err != nil {
+		return nil, nil, err
+	}
+	return p.prepare(ctx, claim, with)
+}
+
+// prepare takes the steps before the storage is made.
+func (p *provisioner) prepare(ctx context.Context, claim *v1.PersistentVolumeClaim, with making) (volume.Provisioner, *v1.Node, error) {
+	attributes, err := p.cluster.attributesClassFor(ctx, claim, with.Class)
+	if err != nil {
+		return nil, nil, err
+	}
+	provisioner, err := p.newProvisioner(claim, with.Class, attributes)
+	if err != nil {
+		return nil, nil, err
+	}
+	node, err := p.cluster.nodeNamed(ctx, with.Node)
+	if errors.Is(err, volume.ErrNotFound) && isProvisioning(claim) {
+		err = fmt.Errorf("storage may have been made on node %q, which is gone: %w; have the node join again, or, if its storage is gone with it, remove the finalizer %s",
+			with.Node, err, ProvisioningFinalizer)
+	}
+	return provisioner, node, err
+}
+
+func (p *provisioner) newProvisioner(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, attributes *storagev1.VolumeAttributesClass) (volume.Provisioner, error) {
+	if p.plugins == nil {
+		return nil, errNoPlugins
+	}
+	plugin, err := p.plugins.FindProvisionablePluginByName(p.duties.pluginFor(class.Provisioner))
+	if err != nil {
+		return nil, err
+	}
+	if len(class.MountOptions) > 0 && !volume.SupportsMountOption(plugin) {
+		return nil, volume.Invalid("mountOptions", "are not supported by the provisioner %s; remove them from StorageClass %q", class.Provisioner, class.Name)
+	}
+	return plugin.NewProvisioner(volume.VolumeOptions{
+		PVName: ProvisionedName(claim), PVC: claim, Parameters: class.Parameters,
+		PersistentVolumeReclaimPolicy: policyOf(class), MountOptions: class.MountOptions,
+		VolumeAttributesClass: attributes,
+	})
+}
+
+// checkMade refuses what a plugin must not have made for a claim: bound, it would
+// be less than the claim asks for, or could not be mounted at all.
+func checkMade(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, node *v1.Node) error {
+	if pv == nil {
+		return errors.New("has made no PersistentVolume and says no reason")
+	}
+	if pv.Name != ProvisionedName(claim) {
+		return fmt.Errorf("was asked for a PersistentVolume %q and has made %q", ProvisionedName(claim), pv.Name)
+	}
+	made := func(format string, args ...any) error {
+		return fmt.Errorf("has made a PersistentVolume %q that the claim cannot have: %s", pv.Name, fmt.Sprintf(format, args...))
+	}
+	if detail := index.Unusable(pv); detail != "" {
+		return made("%s", detail)
+	}
+	if claim.DeletionTimestamp != nil || claim.Spec.VolumeName != "" && claim.Spec.VolumeName != pv.Name {
+		return nil // it is stored only to be deleted, which needs no more
+	}
+	have, want := pv.Spec.Capacity[v1.ResourceStorage], claim.Spec.Resources.Requests[v1.ResourceStorage]
+	if have.Cmp(want) < 0 {
+		return made("its capacity is %s of %s", have.String(), want.String())
+	}
+	for _, mode := range claim.Spec.AccessModes {
+		if !slices.Contains(pv.Spec.AccessModes, mode) {
+			return made("its access modes are %v without %s", pv.Spec.AccessModes, mode)
+		}
+	}
+	if have, want := pvapi.VolumeMode(pv.Spec.VolumeMode), pvapi.VolumeMode(claim.Spec.VolumeMode); have != want {
+		return made("its volumeMode is %s instead of %s", have, want)
+	}
+	selector, err := metav1.LabelSelectorAsSelector(claim.Spec.Selector)
+	if claim.Spec.Selector != nil && (err != nil || !selector.Matches(labels.Set(pv.Labels))) {
+		return errors.Join(made("its labels %v do not match the claim's selector", pv.Labels), err)
+	}
+	if node == nil {
+		return nil
+	}
+	if reachable, err := claimbinding.MatchesNode(pv, node.Labels, node.Name); err != nil || !reachable {
+		return errors.Join(made("it cannot be reached from node %q, which was selected for the claim's pod", node.Name), err)
+	}
+	return nil
+}
+
+// madeFor completes what a plugin has made, as Kubernetes stores it.
+func (p *provisioner) madeFor(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) *v1.PersistentVolume {
+	pv = pv.DeepCopy()
+	pv.Name, pv.UID, pv.ResourceVersion = ProvisionedName(claim), "", ""
+	metav1.SetMetaDataAnnotation(&pv.ObjectMeta, pvapi.AnnProvisionedBy, class.Provisioner)
+	pv.Spec.PersistentVolumeReclaimPolicy = policyOf(class)
+	pv.Spec.StorageClassName = class.Name
+	pv.Spec.VolumeAttributesClassName = claim.Spec.VolumeAttributesClassName
+	pv.Spec.MountOptions = slices.Clone(class.MountOptions)
+	pv.Spec.ClaimRef = &v1.ObjectReference{
+		Kind: pvapi.KindClaim, APIVersion: v1.SchemeGroupVersion.String(),
+		Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID,
+	}
+	p.duties.complete(pv)
+	return pv
+}
+
+func checkMadeFor(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) error {
+	if pv == nil || pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID == claim.UID {
+		return nil
+	}
+	return volume.Invalid("metadata.name", "PersistentVolume %q, whose name is this claim's, is not made for it; remove that volume", pv.Name)
+}
