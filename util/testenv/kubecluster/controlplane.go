@@ -172,10 +172,9 @@ func (c *ControlPlane) Kubeconfig(user string, groups ...string) ([]byte, error)
 	})
 }
 
-// ready returns what asks the API server whether it is: its own initial objects, such as
-// roles, are there then.
-func (c *ControlPlane) ready() (func(context.Context) error, error) {
-	pair, err := c.ca.client("ready", []string{"system:masters"})
+// Client is an HTTP client of a user who is identified by a certificate.
+func (c *ControlPlane) Client(user string, groups ...string) (*http.Client, error) {
+	pair, err := c.ca.client(user, groups)
 	if err != nil {
 		return nil, err
 	}
@@ -184,15 +183,25 @@ func (c *ControlPlane) ready() (func(context.Context) error, error) {
 		return nil, err
 	}
 	config := &tls.Config{RootCAs: c.ca.pool(), Certificates: []tls.Certificate{certificate}}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: config}}, nil
+}
+
+// ready returns what asks the API server whether it is: its own initial objects, such as
+// roles, are there then.
+func (c *ControlPlane) ready() (func(context.Context) error, error) {
+	client, err := c.Client("ready", "system:masters")
+	if err != nil {
+		return nil, err
+	}
 	return func(ctx context.Context) error {
+		defer client.CloseIdleConnections()
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // it may accept, and not answer yet
 		defer cancel()
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL()+"/readyz", nil)
 		if err != nil {
 			return err
 		}
-		transport := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}
-		response, err := transport.RoundTrip(request)
+		response, err := client.Do(request)
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,11 @@
 //	go run ./util/testenv/kubecluster/e2e --node kubelet         # the same with Kubernetes' kubelet
 //	go run ./util/testenv/kubecluster/e2e -- kubectl get nodes   # something else in that cluster
 //
+// This measures how long pods with ten mixes of volumes take on a kubelet and on a node
+// of podvol, in one cluster:
+//
+//	go run ./util/testenv/kubecluster/e2e --node kubelet,virtualkubelet --timings 10
+//
 // It prints each test that has passed, failed or was skipped, with the reason, and fails
 // where one has failed. The logs are kept then.
 //

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -22,8 +23,9 @@ type options struct {
 	Labels      string
 	Part        part
 	Parallel    int
-	NodeKind    string
+	Kinds       []string // of the nodes, in turn
 	Nodes       int
+	Timings     int // how many pods of each mix are measured, instead of the tests
 	NodeFlags   []string
 	Verbose     bool
 	Command     []string // run instead of the tests
@@ -33,6 +35,9 @@ type options struct {
 	CGroup  string // of the run, below each hierarchy
 	Results string // where the tests' results are to be, below Dir
 }
+
+// tests says whether the tests run, and not something else.
+func (o options) tests() bool { return len(o.Command) == 0 && o.Timings == 0 }
 
 // conformance are the labels of the tests that every node must pass.
 const conformance = "sig-storage && (Conformance || NodeConformance)"
@@ -84,7 +89,8 @@ func parse(args []string) (options, error) {
 	set.StringVar(&o.Labels, "labels", conformance, "run only tests with these `labels`, in Ginkgo's words; empty: all")
 	set.Var(&o.Part, "part", "run only a part of the tests, such as `3/12`")
 	set.IntVar(&o.Parallel, "parallel", 4, "how many tests run at a time")
-	set.StringVar(&o.NodeKind, "node", "virtualkubelet", "which `program` the nodes run: virtualkubelet or kubelet")
+	kinds := set.String("node", "virtualkubelet", "which `program` the nodes run: virtualkubelet or kubelet; with kubelet,virtualkubelet one runs each")
+	set.IntVar(&o.Timings, "timings", 0, "measure `so many` pods of ten mixes of volumes on each node, instead of tests")
 	set.IntVar(&o.Nodes, "nodes", 2, fmt.Sprintf("how many nodes there are, at most %d", maxNodes))
 	set.Func("node-flag", "a further `flag` of the nodes' program; may be repeated", func(value string) error {
 		o.NodeFlags = append(o.NodeFlags, value)
@@ -96,8 +102,11 @@ func parse(args []string) (options, error) {
 		return o, err
 	}
 	o.Command = set.Args()
-	if nodePrograms()[o.NodeKind] == nil {
-		return o, fmt.Errorf("there is no node %q", o.NodeKind)
+	o.Kinds = strings.Split(*kinds, ",")
+	for _, kind := range o.Kinds {
+		if nodePrograms()[kind] == nil {
+			return o, fmt.Errorf("there is no node %q", kind)
+		}
 	}
 	if o.Nodes < 1 || o.Nodes > maxNodes {
 		return o, fmt.Errorf("there can be 1 to %d nodes, not %d", maxNodes, o.Nodes)
@@ -134,7 +143,7 @@ func command(ctx context.Context, o options) (err error) {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if len(o.Command) > 0 {
+	if !o.tests() {
 		return ended
 	}
 	return errors.Join(showResults(os.Stdout, filepath.Join(o.Dir, o.Results)), ended)
@@ -147,7 +156,7 @@ func prepare(ctx context.Context, o *options) error {
 		return err
 	}
 	if o.Assets == "" {
-		if o.Assets, err = output(ctx, filepath.Join(module, "testdata/kubernetes/build"), "end-to-end", o.NodeKind); err != nil {
+		if o.Assets, err = output(ctx, filepath.Join(module, "testdata/kubernetes/build"), "end-to-end", "kubelet"); err != nil {
 			return err
 		}
 	}
@@ -160,7 +169,7 @@ func prepare(ctx context.Context, o *options) error {
 	if _, err := output(ctx, "env", "CGO_ENABLED=0", "go", "build", "-C", module, "-o", programs, "./util/testenv/kubecluster/pause"); err != nil {
 		return err
 	}
-	if o.NodeKind == "virtualkubelet" {
+	if slices.Contains(o.Kinds, "virtualkubelet") {
 		if _, err := output(ctx, "env", "CGO_ENABLED=0", "go", "build", "-C", filepath.Join(module, "examples"), "-o", programs, "./virtualkubelet"); err != nil {
 			return err
 		}

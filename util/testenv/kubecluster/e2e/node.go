@@ -25,6 +25,9 @@ func (n node) name() string    { return fmt.Sprintf("node%d", n.number) }
 func (n node) address() string { return fmt.Sprintf("10.77.0.%d", n.number) }
 func (n node) dir() string     { return filepath.Join(base, "nodes", n.name()) }
 
+// kind is which program the node runs.
+func (n node) kind(o options) string { return o.Kinds[(n.number-1)%len(o.Kinds)] }
+
 // endpoint is the container runtime's, in the node's namespace of mounts.
 const endpoint = "unix:///run/containerd/containerd.sock"
 
@@ -148,7 +151,7 @@ func (n node) stage(o options) error {
 	if _, err := quietly(inCluster(ctx, o, "ctr", "-n", "k8s.io", "images", "import", "--local", base+"/images.tar")); err != nil {
 		return err
 	}
-	kubelet := nodePrograms()[o.NodeKind](n, o)
+	kubelet := nodePrograms()[n.kind(o)](n, o)
 	if err := kubelet.Start(); err != nil {
 		return err
 	}

@@ -48,6 +48,13 @@ func runStage(o options) error {
 	if err := startNodes(ctx, o, plane, cancel); err != nil {
 		return err
 	}
+	if o.Timings > 0 {
+		client, err := plane.Client("timings", "system:masters")
+		if err != nil {
+			return err
+		}
+		return because(ctx, timer{client, plane.URL()}.timings(ctx, os.Stdout, o))
+	}
 	return because(ctx, runTests(ctx, o))
 }
 
