@@ -53,7 +53,7 @@ func mayImport() map[string][]string {
 		"volume/persistentvolume/embedded": {"util", "mount", "mount/host", "mount/table", "volume", "volume/internal", "volume/objects", "volume/objects/persisted", "volume/persistentvolume", "volume/persistentvolume/index", "volume/persistentvolume/release"},
 		"volume/localdiscovery":            {"util", "mount", "mount/format", "mount/table", "volume", "volume/objects", "volume/internal"},
 		"volume/containermounts":           {"util", "mount", "mount/host", "mount/table", "volume", "volume/internal"},
-		"volume/volumemanager":             {"util", "mount", "mount/host", "mount/propagation", "mount/table", "volume", "volume/containermounts", "volume/objects", "volume/internal", "volume/internal/podspec", "volume/volumemanager/internal/blockmap", "volume/volumemanager/internal/dependencies", "volume/volumemanager/internal/devices", "volume/volumemanager/internal/fsck", "volume/volumemanager/internal/lifecycle", "volume/volumemanager/internal/oncepod", "volume/volumemanager/internal/progress", "volume/volumemanager/internal/rootdir"},
+		"volume/volumemanager":             {"util", "mount", "mount/host", "mount/propagation", "mount/table", "volume", "volume/containermounts", "volume/objects", "volume/internal", "volume/internal/podspec", "volume/volumemanager/internal/blockmap", "volume/volumemanager/internal/dependencies", "volume/volumemanager/internal/devices", "volume/volumemanager/internal/fsck", "volume/volumemanager/internal/lifecycle", "volume/volumemanager/internal/mountwatch", "volume/volumemanager/internal/oncepod", "volume/volumemanager/internal/progress", "volume/volumemanager/internal/rootdir"},
 		"volume/podrun":                    {"util", "mount", "mount/host", "mount/sandbox", "volume", "volume/containerenv", "volume/containermounts", "volume/objects", "volume/persistentvolume/embedded", "volume/standalone", "volume/volumemanager"},
 		"volume/podrun/runroot":            {"util", "volume", "volume/volumemanager"},
 		"volume/standalone": {"util", "mount", "mount/host", "mount/table", "volume", "volume/objects", "volume/objects/persisted", "volume/persistentvolume", "volume/persistentvolume/embedded",
@@ -77,6 +77,7 @@ func mayImport() map[string][]string {
 		// none of them knows a pod's volume as the manager does
 		"volume/volumemanager/internal/dependencies": {"volume", "volume/objects"},
 		"volume/volumemanager/internal/lifecycle":    {},
+		"volume/volumemanager/internal/mountwatch":   {},
 		"volume/volumemanager/internal/oncepod":      {"volume"},
 		// what a node mounts once for its pods, and not the manager that asks for it
 		"volume/volumemanager/internal/devices":  {"util", "mount", "mount/table", "volume", "volume/selinux", "volume/volumemanager/internal/blockmap", "volume/volumemanager/internal/rootdir"},

@@ -120,6 +120,10 @@ func (w *actualStateOfWorld) stopFollowing(s *podVolume) {
 // stopWaiting makes a volume wait for no other pod, and for no label of a device. The caller
 // holds the lock.
 func (w *actualStateOfWorld) stopWaiting(s *podVolume) {
+	if !s.mayWait {
+		return
+	}
+	s.mayWait = false
 	w.devices.StopWaiting(s)
 	w.oncePod.Stop(s)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/propagation"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/internal/work"
@@ -22,6 +23,7 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager/internal/dependencies"
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 	"github.com/podvol/podvol/volume/volumemanager/internal/lifecycle"
+	"github.com/podvol/podvol/volume/volumemanager/internal/mountwatch"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
@@ -121,7 +123,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
 	m.hidden.Store(propagation.Warn(ctx, m.log, m.host.Mounter, m.host.RootDir))
-	changes := m.mountWatch.subscribeMounts(watching) // before the table is read for the first time
+	changes := table.Of(m.host.Mounter).Subscribe(watching) // before the table is read for the first time
 	if err := m.recovery.recover(ctx, m.config); err != nil {
 		err = errors.Join(err, m.records.Close())
 		unlock()
@@ -132,7 +134,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	m.life.Recovered()
 	m.sweepWork(ctx)
-	m.life.Go(func() { m.mountWatch.watchMounts(watching, changes) })
+	m.life.Go(func() { mountwatch.Watch(watching, changes, m.mountWatch.lookForVanished) })
 	m.schedule.queue.Start(ctx)
 	<-ctx.Done()
 	m.end()

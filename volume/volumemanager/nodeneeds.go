@@ -84,6 +84,7 @@ func (n *nodeNeeds) check(u *setUp) error {
 	if !u.needsNode {
 		return nil
 	}
+	u.of.mayWait = true // from here on, or from when the device is staged
 	if !u.of.IsMounted() || !u.of.Exists() {
 		if err := n.devices.CheckReports(u.of); err != nil {
 			return volume.NothingDone(err)

@@ -124,6 +124,7 @@ type podVolume struct {
 	retryAt, refreshAt time.Time
 
 	holding devices.Holding // what the node's devices keep of it
+	mayWait bool            // for another pod, or for a label of its device
 
 	watches dependencies.Set // belongs to the operation under way
 }

@@ -1,7 +1,6 @@
 package volumemanager
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -9,20 +8,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
-)
-
-const (
-	// lookAfter is how long changes of the mount table are gathered before it is
-	// looked at: most are the manager's own.
-	lookAfter = time.Second
-	// lookShare is the least pause between two looks, in times what the last one
-	// took, so that a long table that changes all the time costs little.
-	lookShare = 50
 )
 
 // mountWatch notices mounts that vanish though nothing here has unmounted them.
@@ -36,37 +25,6 @@ type mountWatch struct {
 	log      *slog.Logger
 }
 
-// subscribeMounts begins to listen to the mount table; nil: it cannot be.
-func (w *mountWatch) subscribeMounts(ctx context.Context) <-chan struct{} {
-	mounts := table.Of(w.host.Mounter)
-	return mounts.Subscribe(ctx)
-}
-
-// watchMounts looks for mounts that another process took away whenever the mount
-// table has changed, until ctx ends. Without a change nothing runs.
-func (w *mountWatch) watchMounts(ctx context.Context, changes <-chan struct{}) {
-	if changes == nil {
-		return
-	}
-	pause := lookAfter
-	for range changes {
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return
-		}
-		select {
-		case <-changes: // the look sees these too
-		default:
-		}
-		start := time.Now()
-		if err := w.lookForVanished(); err != nil {
-			w.log.Warn("the mount table cannot be read; mounts that vanish go unnoticed", "error", err)
-		}
-		pause = max(lookAfter, lookShare*time.Since(start))
-	}
-}
-
 // standing is a volume whose mounts should be in the table, as it was before the
 // table was read.
 type standing struct {
@@ -78,17 +36,17 @@ type standing struct {
 
 // lookForVanished compares the table with the known mounts. Vanished ones are
 // mounted again where wanted.
-func (w *mountWatch) lookForVanished() error {
+func (w *mountWatch) lookForVanished() {
 	expected := w.standing()
 	if len(expected) == 0 {
-		return nil
+		return
 	}
 	mounted, err := rootdir.ReadMounts(w.host.RootDir, w.host.Mounter)
 	if err != nil {
-		return err
+		w.log.Warn("the mount table cannot be read; mounts that vanish go unnoticed", "error", err)
+		return
 	}
 	w.tellVanished(w.noteVanished(expected, mounted))
-	return nil
 }
 
 // noteVanished notes which mounts are gone, and returns what its pods are to be
