@@ -27,12 +27,13 @@ func TestWatch(t *testing.T) {
 		change := func() { changes <- struct{}{}; synctest.Wait() }
 		change()
 		change() // while it waits
-		time.Sleep(2 * time.Second)
+		pass := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
+		pass(2 * time.Second)
 		if len(looks) != 1 || looks[0] != time.Second {
 			t.Errorf("looks after two changes: %v", looks)
 		}
 		change()
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		if len(looks) != 2 || looks[1] != 7*time.Second {
 			t.Errorf("looks after a slow one: %v", looks)
 		}
