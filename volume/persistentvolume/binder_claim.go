@@ -35,7 +35,7 @@ func (b *binder) syncClaim(ctx context.Context, name types.NamespacedName) (err 
 		return nil
 	}
 	if deleted, err := b.deleteOrphan(ctx, claim); err != nil || deleted {
-		return err // which has it looked at again
+		return err // which enqueues it again
 	}
 	_, bound := claim.Annotations[pvapi.AnnBindCompleted]
 	if bound || claim.DeletionTimestamp != nil { // else it is with the first that is written
@@ -43,7 +43,7 @@ func (b *binder) syncClaim(ctx context.Context, name types.NamespacedName) (err 
 			return pvapi.IgnoreMissing(err)
 		}
 		if pvapi.IsGone(claim) {
-			return nil // which has it looked at again
+			return nil // which enqueues it again
 		}
 	}
 	if bound {
@@ -88,7 +88,7 @@ func (b *binder) syncUnboundClaim(ctx context.Context, claim *v1.PersistentVolum
 	reserved, err := b.table.Reserve(wanted)
 	if errors.Is(err, index.ErrReserved) {
 		b.unbound.set(pvapi.NameOf(claim), err)
-		return nil // by the placement of its pod, which enqueues it again
+		return nil // by the placement of its pod, after which the table enqueues it
 	}
 	if unbound, ok := errors.AsType[*index.UnboundError](err); ok {
 		return b.handleUnbound(ctx, claim, class, unbound)
@@ -143,7 +143,7 @@ func (b *binder) handleUnbound(ctx context.Context, claim *v1.PersistentVolumeCl
 		return b.leavePending(ctx, claim, why)
 	}
 	if inVain, err := b.provisioner.forgetGoneNode(ctx, claim, class); err != nil || inVain {
-		return err // which has it looked at again
+		return err // which enqueues it again
 	}
 	handled, err := b.provisioner.provision(ctx, claim, class, why)
 	if err != nil || handled {
@@ -206,7 +206,7 @@ func pendingEvent(claim *v1.PersistentVolumeClaim, why *index.UnboundError) even
 // syncBoundClaim looks after a claim that was bound once.
 func (b *binder) syncBoundClaim(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
 	if isProvisioning(claim) {
-		return b.provisioner.finishProvisioning(ctx, claim) // which has it looked at again
+		return b.provisioner.finishProvisioning(ctx, claim) // which enqueues it again
 	}
 	b.operations.Forget(provisionKey(claim)) // which may have failed
 	if claim.Spec.VolumeName == "" {

@@ -65,8 +65,8 @@ func (c *changes) claimChanged(name types.NamespacedName, prior, now *v1.Persist
 	}
 }
 
-// expect has a claim wait that will be looked at, so that no volume that it could
-// have is shown as available first.
+// expect has a new claim wait before it is synced, so that no volume that it could have
+// is shown as available first.
 func (c *changes) expect(claim *v1.PersistentVolumeClaim) {
 	if _, bound := claim.Annotations[pvapi.AnnBindCompleted]; bound || claim.DeletionTimestamp != nil || claim.Spec.VolumeName != "" || !c.cluster.isSelected(pvapi.ClaimRef(pvapi.NameOf(claim))) {
 		return

@@ -58,8 +58,8 @@ func newCluster(config ControllerConfig, c *changes) *cluster {
 }
 
 // fill reads everything once, volumes before claims, so that none is given away
-// whose claim has not been seen. It is looked at in the other order: what a
-// claim takes at once need not be shown as available first.
+// whose claim has not been seen. Claims are enqueued first: a volume that a claim
+// takes at once need not be shown as available before.
 func (c *cluster) fill(ctx context.Context) error {
 	if _, err := c.classes.fill(ctx); err != nil {
 		return err

@@ -50,8 +50,8 @@ const (
 // event is what is told of the state of an object.
 type event struct{ eventType, reason, message, details string }
 
-// eventLog passes events on, those about a state only once as long as it lasts:
-// it is looked at often, and is not to be read as often.
+// eventLog passes events on. An event about a state is sent once as long as the state
+// lasts, however often its object is synced.
 type eventLog struct {
 	sink EventRecorder // nil: there is no listener
 

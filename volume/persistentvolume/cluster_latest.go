@@ -45,7 +45,7 @@ const (
 	// written is the controller's own write, whose consequences for the object and
 	// its pair it sees to at once.
 	written
-	// listed is of the first list, all of which is looked at anyway.
+	// listed is of the first list, all of which is enqueued anyway.
 	listed
 	gone
 )

@@ -281,8 +281,8 @@ func (c *Controller) reconcile(ctx context.Context, ref volume.ObjectRef, look b
 	return work.Result{Reason: err}
 }
 
-// sync does what there is to do for one object. Without look it learns of a
-// claim or volume only; if that is news, it is looked at later.
+// sync does the next steps for one object. Without look it only reads a claim or
+// volume; one that has changed is enqueued by that ([changes]).
 func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef, look bool) (err error) {
 	if !c.cluster.isSelected(ref) {
 		return c.cluster.learn(ctx, ref)
@@ -291,7 +291,7 @@ func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef, look bool) 
 	case pvapi.KindClaim:
 		if !look {
 			if _, exists, err := c.cluster.claims.get(ctx, ref.NamespacedName); err != nil || exists {
-				return err // a change of it was learned of, and has it looked at
+				return err // if it has changed, it is enqueued
 			}
 		}
 		return c.role.syncClaim(ctx, ref.NamespacedName)
@@ -330,7 +330,7 @@ func (c *Controller) warnOfSlow(t operation.Task) {
 	c.log.Warn("a plugin does not answer; it is waited for", "object", t.About.String(), "volume", t.Volume, "for", operation.Patience)
 }
 
-// watchNode has the only node looked at when it has changed.
+// watchNode enqueues the only node when it has changed.
 func (c *Controller) watchNode() (stop func()) {
 	if c.cluster.nodeName == "" {
 		return func() {}
@@ -338,9 +338,9 @@ func (c *Controller) watchNode() (stop func()) {
 	return c.cluster.objects.Watch(volume.NewObjectRef(kindNode, "", c.cluster.nodeName), c.queue.Add)
 }
 
-// syncNode has the claims looked at that have no volume when the only node has
-// come or gone, or has other labels. A node changes every few seconds otherwise,
-// to say that it lives.
+// syncNode enqueues the claims that have no volume when the only node has come or
+// gone, or has other labels. A node changes every few seconds otherwise, to say
+// that it lives.
 func (c *Controller) syncNode(ctx context.Context) error {
 	node, err := objects.Get[*v1.Node](ctx, c.cluster.objects, volume.NewObjectRef(kindNode, "", c.cluster.nodeName))
 	if err != nil && !errors.Is(err, volume.ErrNotFound) {

@@ -112,7 +112,7 @@ func (p *pendingClaims) leave(ctx context.Context, claim *v1.PersistentVolumeCla
 	return p.status.setPending(ctx, claim)
 }
 
-// reasons are why claims have no volume, as found when they were looked at last.
+// reasons are why claims have no volume, as their last sync has found.
 type reasons struct {
 	// changed is ControllerConfig.Explained, if there is one.
 	changed func(types.NamespacedName)
@@ -125,11 +125,11 @@ type reasons struct {
 
 type reason struct {
 	err error
-	// old says that the claim is being looked at, and this may not hold any more.
+	// old says that the claim is being synced, and this may not hold any more.
 	old bool
 }
 
-// markStale says that a claim is being looked at.
+// markStale says that a claim is being synced.
 func (r *reasons) markStale(claim types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -149,10 +149,10 @@ func (r *reasons) set(claim types.NamespacedName, err error) {
 	r.all[claim] = reason{err: err}
 }
 
-// settle says that a claim has been looked at, and what went wrong with that.
+// settle says that a claim has been synced, and what went wrong.
 func (r *reasons) settle(claim types.NamespacedName, failed error) {
 	if errors.Is(failed, objects.ErrConflict) {
-		return // it is looked at again at once, and that it has changed is no reason
+		return // it is synced again at once, and that it has changed is no reason
 	}
 	if failed != nil {
 		r.set(claim, failed)

@@ -50,7 +50,7 @@ func (c *Controller) Idle(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		// What a cache still has is looked at when it has it no more.
+		// What a cache still has is enqueued when it has it no more.
 		if !news && slices.Equal(gone, missing) {
 			return nil
 		}

@@ -99,7 +99,7 @@ func (p *provisioner) provision(ctx context.Context, claim *v1.PersistentVolumeC
 		}
 	}
 	switch state {
-	case operation.Done: // and the volume stored, which has the claim looked at
+	case operation.Done: // and the volume stored, which enqueues the claim
 		p.operations.Forget(key)
 		if _, exists := p.cluster.volumes.last(types.NamespacedName{Name: ProvisionedName(claim)}); !exists { // but it has gone since
 			p.queue.Add(pvapi.ClaimRef(pvapi.NameOf(claim)))

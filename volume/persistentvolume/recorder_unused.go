@@ -37,7 +37,7 @@ func (r *recorder) recordUse(ctx context.Context, claim *v1.PersistentVolumeClai
 	}
 	if now.Status == v1.ConditionTrue {
 		// Pods are worked on side by side: one that is gone may be noted before its
-		// successor, which the cache has by then. The claim is looked at again for it.
+		// successor, which the cache has by then. The claim is enqueued for it again.
 		pods, err := objects.List[*v1.Pod](ctx, r.cluster.objects, pvapi.KindPod, claim.Namespace)
 		if err != nil || slices.ContainsFunc(pods, mayUseIt) {
 			return err

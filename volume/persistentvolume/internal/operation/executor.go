@@ -26,11 +26,11 @@ const (
 
 // Config is what an [Executor] is made of.
 type Config struct {
-	// Again has an object looked at: its operation has ended, is slow, or may begin.
+	// Again enqueues an object: its operation has ended, is slow, or may begin.
 	Again func(volume.ObjectRef)
-	// Reserve keeps the volume of a task for it until forget is called. It reports false,
-	// and has the task's object looked at later, if another one works on the volume, or a
-	// claim takes it whose data the task would remove.
+	// Reserve keeps the volume of a task for it until forget is called. It reports false
+	// if another one works on the volume, or if a claim takes the volume and the task
+	// removes its data; the task's object is enqueued then once the volume is free.
 	Reserve func(Task) (forget func(), ok bool)
 	// Watch watches an object until stop is called.
 	Watch func(of volume.ObjectRef, changed func(volume.ObjectRef)) (stop func())

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/util/testenv/noleak"
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/work"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
@@ -22,6 +23,7 @@ func TestMain(m *testing.M) { noleak.Main(m) }
 type bench struct {
 	*Executor
 	activity work.Activity
+	table    *reservation.Table
 
 	mu          sync.Mutex
 	again, slow []string
@@ -48,11 +50,11 @@ func (b *bench) Hear(ref volume.ObjectRef)   { b.Add(ref) }
 func run(t *testing.T, f func(t *testing.T, b *bench)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{}
-		table := reservation.New(reservation.Config{Index: index.New(), Waiting: index.NewWaiting(), Queue: b})
+		b.table = reservation.New(reservation.Config{Index: index.New(), Waiting: index.NewWaiting(), Queue: b})
 		b.Executor = NewExecutor(Config{
 			Again: b.Add,
 			Reserve: func(t Task) (func(), bool) {
-				e, ok := table.ReserveStorage(t.Volume, t.Removes, t.About)
+				e, ok := b.table.ReserveStorage(t.Volume, t.Removes, t.About)
 				return e.Forget, ok
 			},
 			Watch:    func(volume.ObjectRef, func(volume.ObjectRef)) func() { return func() {} },
@@ -126,6 +128,38 @@ func TestOneForAVolume(t *testing.T) {
 		synctest.Wait()
 		if again, _ := b.told(); !slices.Equal(again, []string{"a", "b"}) {
 			t.Errorf("looked at %v", again)
+		}
+	})
+}
+
+// Data that a claim takes is not removed: the task begins once the claim has given it back.
+func TestNothingIsRemovedThatAClaimTakes(t *testing.T) {
+	run(t, func(t *testing.T, b *bench) {
+		b.table.Index.Put(pvbuild.NewPV("pv", "1Gi"))
+		assumed, err := b.table.Reserve(index.Wanted{Claim: pvbuild.NewClaim("c", "1Gi")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		remove := task("a", "pv", time.Second, nil)
+		remove.Removes = true
+		if state, _ := b.Do(remove); state != Running || !b.Status("a").MayBegin || !b.isIdle() {
+			t.Errorf("%v while a claim takes the volume: %+v", state, b.Status("a"))
+		}
+		assumed.Forget()
+		if again, _ := b.told(); !slices.Contains(again, "a") {
+			t.Errorf("looked at %v", again)
+		}
+		b.Do(remove)
+		if b.Status("a").State != Running || b.isIdle() {
+			t.Errorf("once it was given back: %+v", b.Status("a"))
+		}
+		if _, err := b.table.Reserve(index.Wanted{Claim: pvbuild.NewClaim("c", "1Gi")}); err == nil {
+			t.Error("a claim takes a volume whose data is being removed")
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if _, err := b.table.Reserve(index.Wanted{Claim: pvbuild.NewClaim("c", "1Gi")}); err != nil {
+			t.Error(err)
 		}
 	})
 }

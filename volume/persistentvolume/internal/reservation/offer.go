@@ -28,8 +28,8 @@ func (t *Table) Offer(volumeName string) bool {
 	return ok
 }
 
-// Offered returns the volumes that a claim was offered, once: it looks now. What it does not
-// take is to be given back.
+// Offered returns the volumes that a claim was offered, once: it is synced now. What it does
+// not take is to be given back.
 func (t *Table) Offered(claim types.NamespacedName) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
-// Queue has objects looked at: Add at once, Remind not before the pause of one that has
-// failed, Hear only if the object has changed. It must not block.
+// Queue enqueues objects: Add at once, Remind not before the pause of one that has failed,
+// Hear only to see whether the object has changed. It must not block.
 type Queue interface {
 	Add(volume.ObjectRef)
 	Remind(volume.ObjectRef)
@@ -41,10 +41,10 @@ type Table struct {
 	holders map[slot]*Entry
 	// lines are the entries that wait for a slot, in order.
 	lines map[slot][]*Entry
-	// asked are the objects that were refused a slot, and whether they are to be looked at
-	// or only heard of.
+	// asked are the objects that were refused a slot, and whether they are added to the
+	// queue or only heard of.
 	asked map[slot]map[volume.ObjectRef]bool
-	// offers are the volumes that claims were offered, until these look.
+	// offers are the volumes that claims were offered, until these are synced.
 	offers map[types.NamespacedName][]string
 }
 
@@ -183,7 +183,7 @@ func (t *Table) ReserveWriting(ctx context.Context, volumeName string) (*Entry, 
 }
 
 // TryWriting takes the turn to write a volume if it is free. Else the volume is enqueued
-// when it is: to be looked at, or only heard of.
+// when it is: added, with look, or only heard of.
 func (t *Table) TryWriting(volumeName string, look bool) (*Entry, bool) {
 	return t.try(t.writing(volumeName), pvapi.VolumeRef(volumeName), look)
 }
