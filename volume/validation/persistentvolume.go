@@ -12,11 +12,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
@@ -52,11 +49,6 @@ func (c *checker) clusterMeta(meta *metav1.ObjectMeta, kind string) {
 		c.refuse("metadata.namespace", "a %s belongs to no namespace; remove it", kind)
 	}
 	c.labelsAndAnnotations("metadata", meta)
-}
-
-func (c *checker) labelsAndAnnotations(at string, meta *metav1.ObjectMeta) {
-	c.addAll(metav1validation.ValidateLabels(meta.Labels, field.NewPath(at, "labels")))
-	c.addAll(apivalidation.ValidateAnnotations(meta.Annotations, field.NewPath(at, "annotations")))
 }
 
 func (c *checker) capacity(at string, capacity v1.ResourceList) {

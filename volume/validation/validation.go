@@ -15,6 +15,9 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -207,4 +210,9 @@ func checkNoBacksteps(what, p string) error {
 		return volume.Invalid(what, "must not contain a NUL byte: %q", p)
 	}
 	return nil
+}
+
+func (c *checker) labelsAndAnnotations(at string, meta *metav1.ObjectMeta) {
+	c.addAll(metav1validation.ValidateLabels(meta.Labels, field.NewPath(at, "labels")))
+	c.addAll(apivalidation.ValidateAnnotations(meta.Annotations, field.NewPath(at, "annotations")))
 }
