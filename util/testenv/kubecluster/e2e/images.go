@@ -26,7 +26,10 @@ func writeImages(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	named := map[string]*imagearchive.Image{"pause": pause(o), "agnhost": agnhost(o, userland), "busybox": busybox(userland), "nginx": webServer(userland)}
+	named := map[string]*imagearchive.Image{
+		"pause": pause(o), "agnhost": agnhost(o, userland), "busybox": busybox(userland), "nginx": webServer(userland),
+		"glibc-dns-testing": busybox(userland), // most tests with this image only want a shell
+	}
 	named["pause"].Names = append(named["pause"].Names, pauseImage)
 	for name := range strings.FieldsSeq(listed) {
 		repository, _, _ := strings.Cut(path.Base(name), ":")

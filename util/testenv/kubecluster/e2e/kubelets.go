@@ -17,7 +17,7 @@ func nodePrograms() map[string]func(node, options) *kubecluster.Process {
 func (n node) virtualKubelet(o options) *kubecluster.Process {
 	return &kubecluster.Process{Name: "virtualkubelet", Path: base + "/programs/virtualkubelet", Dir: n.dir(), Args: append([]string{
 		"--kubeconfig=" + n.dir() + "/kubeconfig", "--nodename=" + n.name(), "--node-ip=" + n.address(),
-		"--dir=/var/lib/kubelet", "--runtime-endpoint=" + endpoint,
+		"--dir=/var/lib/podvol", "--root-dir=/var/lib/kubelet", "--no-taint", "--runtime-endpoint=" + endpoint,
 	}, o.NodeFlags...)}
 }
 
