@@ -58,6 +58,8 @@ type Host struct {
 	HostFiles    HostFiles
 	Pods         PodRunner
 	Releases     ReleaseVerifier
+	CSIDrivers   CSIDriverGetter
+	Attachments  AttachmentGetter
 }
 
 // SecretGetter reads secrets. If the secret does not exist, the error matches
@@ -260,6 +262,8 @@ func (h *Host) Roles() []any {
 	add(h.HostFiles != nil, struct{ HostFiles }{h.HostFiles})
 	add(h.Pods != nil, struct{ PodRunner }{h.Pods})
 	add(h.Releases != nil, struct{ ReleaseVerifier }{h.Releases})
+	add(h.CSIDrivers != nil, struct{ CSIDriverGetter }{h.CSIDrivers})
+	add(h.Attachments != nil, struct{ AttachmentGetter }{h.Attachments})
 	owner, can := h.HostFiles.(HostOwnership)
 	add(can, struct{ HostOwnership }{owner})
 	disks, can := h.HostFiles.(HostDisks)

@@ -82,6 +82,8 @@ func roleTests() map[string]roleTest {
 		"HostFiles":    {func(h *volume.Host) { h.HostFiles = struct{ volume.HostFiles }{} }, ask[volume.HostFiles], "volume.HostFiles"},
 		"Pods":         {func(h *volume.Host) { h.Pods = struct{ volume.PodRunner }{} }, ask[volume.PodRunner], "volume.PodRunner"},
 		"Releases":     {func(h *volume.Host) { h.Releases = struct{ volume.ReleaseVerifier }{} }, ask[volume.ReleaseVerifier], "volume.ReleaseVerifier"},
+		"CSIDrivers":   {func(h *volume.Host) { h.CSIDrivers = struct{ volume.CSIDriverGetter }{} }, ask[volume.CSIDriverGetter], "volume.CSIDriverGetter"},
+		"Attachments":  {func(h *volume.Host) { h.Attachments = struct{ volume.AttachmentGetter }{} }, ask[volume.AttachmentGetter], "volume.AttachmentGetter"},
 	}
 }
 

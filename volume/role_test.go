@@ -52,6 +52,8 @@ func TestAMissingRoleIsNamedAsItsField(t *testing.T) {
 	_, missing["HostFiles"] = volume.Role[volume.HostFiles](host)
 	_, missing["Pods"] = volume.Role[volume.PodRunner](host)
 	_, missing["Releases"] = volume.Role[volume.ReleaseVerifier](host)
+	_, missing["CSIDrivers"] = volume.Role[volume.CSIDriverGetter](host)
+	_, missing["Attachments"] = volume.Role[volume.AttachmentGetter](host)
 	fields := 0
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[volume.Host]()) {
 		if field.Type.Kind() != reflect.Interface || field.Name == "Mounter" {

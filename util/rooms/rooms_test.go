@@ -111,6 +111,7 @@ func offCore() map[string][]string {
 		"volume/objects/cluster":             {"k8s.io/client-go"},
 		"volume/objects/cluster/clustertest": {"k8s.io/client-go"},
 		"volume/objects/cluster/election":    {"k8s.io/client-go"},
+		"volume/plugins/csi":                 {"github.com/container-storage-interface/spec", "google.golang.org/grpc"},
 		"volume/volumetest/csitest":          {"github.com/container-storage-interface/spec", "google.golang.org/grpc"},
 	}
 }

@@ -82,7 +82,9 @@ func (d *Driver) violated(code codes.Code, format string, args ...any) error {
 	text := fmt.Sprintf(format, args...)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.broken = append(d.broken, text)
+	if !d.config.has(InternalWhileGoingOn) {
+		d.broken = append(d.broken, text)
+	}
 	return status.Error(code, text)
 }
 

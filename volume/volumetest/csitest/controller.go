@@ -207,7 +207,7 @@ func (s controller) ControllerExpandVolume(_ context.Context, r *csi.ControllerE
 	}
 	if bytes > v.Bytes {
 		v.Bytes = bytes
-		if v.Disk == Loop {
+		if v.Disk != Directory {
 			err = setSize(v.image(), bytes)
 		}
 		if err == nil {

@@ -3,7 +3,8 @@
 // A [Driver] offers the Identity, Controller and Node services of the CSI
 // specification 1.13 on a Unix socket. Its volumes are directories, which are bound
 // to their places, or image files on loop devices with a file system, or the loop
-// devices themselves. Ordinary callers find a correct driver:
+// devices themselves. For fake mounters there are image files in the place of devices.
+// Ordinary callers find a correct driver:
 //
 //   - Each call may be repeated.
 //   - A volume and what is in it outlives the driver.

@@ -33,6 +33,9 @@ const (
 	Directory Disk = "directory"
 	// Loop is an image file on a loop device. It needs root.
 	Loop Disk = "loop"
+	// File is an image file that is published as it is, in the place of a block
+	// device. It is for callers whose mounter is a fake.
+	File Disk = "file"
 )
 
 // Config describes a driver.

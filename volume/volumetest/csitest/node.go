@@ -2,6 +2,8 @@ package csitest
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -76,6 +78,8 @@ func checkCapability(v *stored, c *csi.VolumeCapability, can Capabilities) error
 		return status.Error(codes.InvalidArgument, "volume_mount_group is not known here")
 	case c.GetBlock() != nil && v.Disk == Directory:
 		return status.Error(codes.InvalidArgument, "a directory is no block device")
+	case c.GetMount() != nil && v.Disk == File:
+		return status.Error(codes.InvalidArgument, "a file is no file system")
 	case v.Disk == Loop && !slices.Contains([]string{"", "ext4", "xfs"}, fsType):
 		return status.Errorf(codes.InvalidArgument, "file system %q is not known here", fsType)
 	}
@@ -124,7 +128,7 @@ func (n node) place(c Config, id string, context map[string]string, path string,
 // stage mounts the volume for the node.
 func (n node) stage(ctx context.Context, p *place) error {
 	if p.isBlock() {
-		_, err := attach(p.volume.image())
+		_, err := p.volume.device()
 		return err
 	}
 	mounted, err := isMounted(p.config.Mounter, p.path)
@@ -231,7 +235,7 @@ func (n node) publish(ctx context.Context, p *place, r *csi.NodePublishVolumeReq
 		return err
 	}
 	if p.isBlock() {
-		device, err := attach(p.volume.image())
+		device, err := p.volume.device()
 		if err != nil {
 			return err
 		}
@@ -259,7 +263,10 @@ func makeTarget(p *place) error {
 		return status.Errorf(codes.Internal, "%s exists", p.path)
 	}
 	if !p.isBlock() {
-		return os.MkdirAll(p.path, 0o750)
+		if err := os.Mkdir(p.path, 0o750); !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		return nil
 	}
 	file, err := os.OpenFile(p.path, os.O_CREATE|os.O_RDONLY, 0o600)
 	if err != nil {

@@ -86,8 +86,8 @@ func (c *Config) need(id string, context map[string]string) (*stored, error) {
 func (c *Config) create(v *stored, parameters map[string]string) (*stored, error) {
 	v.dir, v.Bytes = c.dirOf(v.ID), cmp.Or(v.Bytes, defaultBytes)
 	v.Disk = cmp.Or(Disk(parameters["disk"]), c.Disk)
-	if v.Disk != Directory && v.Disk != Loop {
-		return nil, status.Errorf(codes.InvalidArgument, "disk %q is neither %s nor %s", v.Disk, Directory, Loop)
+	if v.Disk != Directory && v.Disk != Loop && v.Disk != File {
+		return nil, status.Errorf(codes.InvalidArgument, "disk %q is none of %s, %s, %s", v.Disk, Directory, Loop, File)
 	}
 	err := os.MkdirAll(v.dir, 0o750)
 	if err == nil && v.Disk == Directory {
@@ -110,6 +110,14 @@ func (c *Config) save(v *stored) error {
 		return err
 	}
 	return durable.WriteFile(filepath.Join(v.dir, "volume.json"), data, 0o600)
+}
+
+// device is what a block volume is published as.
+func (v *stored) device() (string, error) {
+	if v.Disk == File {
+		return v.image(), nil
+	}
+	return attach(v.image())
 }
 
 // setSize makes a sparse file at least this large.
@@ -171,7 +179,7 @@ func (d *Driver) AddVolume(id string, bytes int64, disk Disk) (data string, err 
 	if err != nil {
 		return "", err
 	}
-	if v.Disk == Loop {
+	if v.Disk != Directory {
 		return v.image(), nil
 	}
 	return v.data(), nil

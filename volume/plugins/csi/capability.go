@@ -1,0 +1,105 @@
+package csi
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// wish is how a volume is to be staged and published.
+type wish struct {
+	spec   *volume.Spec
+	source *source
+	traits *traits
+	group  *int64 // the pod's fsGroup
+	label  string // to mount with
+}
+
+// accessMode is the volume's first, as the kubelet has it.
+func (w *wish) accessMode(s *session) (csi.VolumeCapability_AccessMode_Mode, error) {
+	mode := v1.ReadWriteOnce
+	if pv := w.spec.PersistentVolume; pv != nil && len(pv.Spec.AccessModes) > 0 {
+		mode = pv.Spec.AccessModes[0]
+	}
+	perPod := s.has(csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER)
+	switch {
+	case mode == v1.ReadWriteOnce && perPod:
+		return csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER, nil
+	case mode == v1.ReadWriteOncePod && perPod:
+		return csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER, nil
+	case mode == v1.ReadWriteOnce || mode == v1.ReadWriteOncePod:
+		return csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, nil
+	case mode == v1.ReadOnlyMany:
+		return csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, nil
+	case mode == v1.ReadWriteMany:
+		return csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, nil
+	}
+	return 0, volume.Invalid("accessModes", "%q is unknown", mode)
+}
+
+// capability is what drivers call so: access mode, and file system or device.
+func (w *wish) capability(s *session) (*csi.VolumeCapability, error) {
+	mode, err := w.accessMode(s)
+	if err != nil {
+		return nil, err
+	}
+	c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: mode}}
+	if w.spec.IsBlock() {
+		c.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
+		return c, nil
+	}
+	m := &csi.VolumeCapability_MountVolume{FsType: w.source.fsType, MountFlags: w.mountFlags()}
+	if w.group != nil && s.has(csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP) {
+		m.VolumeMountGroup = strconv.FormatInt(*w.group, 10)
+	}
+	c.AccessType = &csi.VolumeCapability_Mount{Mount: m}
+	return c, nil
+}
+
+func (w *wish) mountFlags() []string {
+	var flags []string
+	if pv := w.spec.PersistentVolume; pv != nil {
+		flags = slices.Clone(pv.Spec.MountOptions)
+	}
+	if w.label != "" && w.traits.seLinuxMount {
+		flags = append(flags, fmt.Sprintf("context=%q", w.label))
+	}
+	return flags
+}
+
+// readOnly is what the pod asks for, which NodePublishVolume is told.
+func (w *wish) readOnly() bool {
+	if w.source.inline {
+		return w.source.readOnly
+	}
+	return w.spec.ReadOnly
+}
+
+// ownsFiles reports whether podvol gives the files to the pod's fsGroup; else the driver
+// does, or nobody.
+func (w *wish) ownsFiles(s *session) bool {
+	if w.group == nil || w.readOnly() || s.has(csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP) {
+		return false
+	}
+	switch w.traits.fsGroup {
+	case storagev1.FileFSGroupPolicy:
+		return true
+	case storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy:
+		return w.source.fsType != "" && w.writesOnce()
+	}
+	return false
+}
+
+func (w *wish) writesOnce() bool {
+	if w.source.inline {
+		return true
+	}
+	modes := w.spec.PersistentVolume.Spec.AccessModes
+	return slices.Contains(modes, v1.ReadWriteOnce) || slices.Contains(modes, v1.ReadWriteOncePod)
+}

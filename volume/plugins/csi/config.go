@@ -1,0 +1,161 @@
+package csi
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/util/keylock"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fsgroup"
+	"github.com/podvol/podvol/volume/internal/pluginbase"
+	"github.com/podvol/podvol/volume/volumesource"
+)
+
+// PluginName is the plugin's name.
+const PluginName = "kubernetes.io/csi"
+
+// Config configures the plugin. New keeps none of its maps.
+type Config struct {
+	// Drivers are the sockets of drivers that do not register themselves, by the
+	// drivers' names. A socket is an absolute path.
+	Drivers map[string]string
+	// Defaults are the specs of drivers that have no CSIDriver object, by their names.
+	// A nil field has the API's default.
+	Defaults map[string]storagev1.CSIDriverSpec
+	// CallTimeout bounds each call of a driver; 0: two minutes, as in the kubelet.
+	CallTimeout time.Duration
+	// Republish is the time between two NodePublishVolume of a volume whose CSIDriver
+	// requires them; 0: 90 seconds. It is less where a token ends before.
+	Republish time.Duration
+	// Logger gets a line for a driver that appears, fails or recovers; nil: none.
+	Logger *slog.Logger
+}
+
+// Plugin is the plugin kubernetes.io/csi. It is safe for concurrent use. [Plugin.Close]
+// ends its connections.
+type Plugin struct {
+	pluginbase.Kind[source]
+	config  Config
+	drivers *drivers
+	// calls keeps the calls of one volume apart.
+	calls keylock.Map[string]
+	owner fsgroup.Setter
+	known knowledge
+	disk  disk // set by Init
+}
+
+var (
+	_ volume.PersistentVolumePlugin      = (*Plugin)(nil)
+	_ volume.MountOptionVolumePlugin     = (*Plugin)(nil)
+	_ volumesource.Describer             = (*Plugin)(nil)
+	_ volume.SELinuxVolumePlugin         = (*Plugin)(nil)
+	_ volumesource.HealthPlugin          = (*Plugin)(nil)
+	_ volume.DeviceMountableVolumePlugin = (*Plugin)(nil)
+	_ volume.BlockVolumePlugin           = (*Plugin)(nil)
+	_ volume.NodeExpandableVolumePlugin  = (*Plugin)(nil)
+	_ volume.PodNamedVolumePlugin        = (*Plugin)(nil)
+)
+
+// New returns the plugin. It does no I/O. It refuses names that no driver can have, and
+// sockets that are no absolute paths, with an *[volume.InvalidSpecError].
+func New(c Config) (*Plugin, error) {
+	for _, name := range slices.Sorted(maps.Keys(c.Drivers)) {
+		if err := checkDriverName("Drivers", name); err != nil {
+			return nil, err
+		}
+		if !filepath.IsAbs(c.Drivers[name]) {
+			return nil, volume.Invalid("Drivers", "the socket of driver %s must be an absolute path: %q", name, c.Drivers[name])
+		}
+	}
+	if c.CallTimeout < 0 || c.Republish < 0 {
+		return nil, volume.Invalid("CallTimeout", "times must not be negative")
+	}
+	c.CallTimeout, c.Republish = cmp.Or(c.CallTimeout, 2*time.Minute), cmp.Or(c.Republish, 90*time.Second)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	c.Defaults = maps.Clone(c.Defaults)
+	p := &Plugin{config: c, drivers: newDrivers(c)}
+	p.Kind = pluginbase.Kind[source]{
+		Name: PluginName, Field: "csi",
+		Inline:     func(s *v1.VolumeSource) *source { return inlineSource(s.CSI) },
+		Persistent: func(s *v1.PersistentVolumeSource) *source { return persistentSource(s.CSI) },
+	}
+	return p, nil
+}
+
+// Init implements [volume.VolumePlugin].
+func (p *Plugin) Init(host volume.VolumeHost) error {
+	p.disk = disk{host}
+	return p.Kind.Init(host)
+}
+
+// Close ends the connections. Calls under way end with an uncertain error. It may be
+// called twice.
+func (p *Plugin) Close() error { return p.drivers.close() }
+
+// GetAccessModes returns all modes: which of them a volume has is for its driver to say.
+func (p *Plugin) GetAccessModes() []v1.PersistentVolumeAccessMode {
+	return []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce, v1.ReadOnlyMany, v1.ReadWriteMany, v1.ReadWriteOncePod}
+}
+
+// SupportsMountOption is true: drivers get the options.
+func (p *Plugin) SupportsMountOption() bool { return true }
+
+// GetVolumeName returns "driver^handle", as the kubelet does. An inline volume has a
+// handle only with its pod; its name here is that of its driver and of the volume.
+func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) {
+	s, err := p.checkedSource(spec)
+	if err != nil {
+		return "", err
+	}
+	p.known.remember(p, spec, s)
+	if s.inline {
+		return s.driver + "^" + inlinePrefix + spec.Name(), nil
+	}
+	return s.driver + "^" + s.handle, nil
+}
+
+// GetPodVolumeName implements [volume.PodNamedVolumePlugin].
+func (p *Plugin) GetPodVolumeName(spec *volume.Spec, podUID types.UID) (string, error) {
+	s, err := p.checkedSource(spec)
+	if err != nil {
+		return "", err
+	}
+	if !s.inline {
+		return s.driver + "^" + s.handle, nil
+	}
+	return s.driver + "^" + inlineHandle(podUID, spec.Name()), nil
+}
+
+// DescribeSource returns the driver's name and the handle.
+func (p *Plugin) DescribeSource(spec *volume.Spec) string {
+	s, err := p.Source(spec)
+	switch {
+	case err != nil:
+		return ""
+	case s.inline:
+		return s.driver
+	}
+	return fmt.Sprintf("%s:%s", s.driver, s.handle)
+}
+
+// SupportsSELinuxContextMount reports whether the CSIDriver says seLinuxMount.
+func (p *Plugin) SupportsSELinuxContextMount(ctx context.Context, spec *volume.Spec) (bool, error) {
+	s, err := p.checkedSource(spec)
+	if err != nil {
+		return false, err
+	}
+	traits, err := p.traitsOf(ctx, s.driver)
+	return err == nil && traits.seLinuxMount, err
+}

@@ -1,0 +1,323 @@
+package csi_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/plugins/csi"
+	"github.com/podvol/podvol/volume/volumetest/csitest"
+)
+
+func isDoubtful(code codes.Code) bool {
+	switch code {
+	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted:
+		return true
+	}
+	return false
+}
+
+// The table of codes: in doubt everything stays for the teardown, else nothing is left.
+func TestEveryCode(t *testing.T) {
+	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
+		for _, method := range []string{"NodeStageVolume", "NodePublishVolume"} {
+			t.Run(method+"/"+code.String(), func(t *testing.T) {
+				b := newBench(t, everything(), csi.Config{})
+				s := pvSpec()
+				remove := b.driver.Inject(csitest.Fault{Match: csitest.Method(method), Err: status.Error(code, "injected")})
+				err := b.setUp(s, pod("u1"), volume.MounterArgs{})
+				remove()
+				if status.Code(err) != code || !strings.Contains(err.Error(), "injected") {
+					t.Errorf("%v", err)
+				}
+				wantUncertain(t, err, isDoubtful(code))
+				place := b.devicePath(s)
+				if method == "NodePublishVolume" {
+					place = b.mounter(s, pod("u1")).GetPath()
+				}
+				_, statErr := os.Lstat(filepath.Join(filepath.Dir(place), "vol_data.json"))
+				if (statErr == nil) != isDoubtful(code) {
+					t.Errorf("vol_data.json: %v", statErr)
+				}
+				b.driver.ResetCalls()
+				b.must(b.tearDown(s, "u1"))
+				want := []string{}
+				if isDoubtful(code) && method == "NodePublishVolume" {
+					want = append(want, "NodeUnpublishVolume")
+				}
+				if isDoubtful(code) || method == "NodePublishVolume" {
+					want = append(want, "NodeUnstageVolume")
+				}
+				b.wantMethods(want...)
+				b.wantNothing()
+			})
+		}
+	}
+}
+
+// What an earlier call may have left is undone, whatever a later one answers.
+func TestDoubtStays(t *testing.T) {
+	for name, second := range map[string]func(*bench){
+		"refused": func(b *bench) {
+			b.driver.Inject(csitest.Fault{Match: csitest.Method("NodeStageVolume"), Nth: 1, Err: status.Error(codes.Internal, "no")})
+		},
+		"not sent": func(b *bench) { b.kill() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, everything(), csi.Config{})
+			s := pvSpec()
+			remove := b.driver.Inject(csitest.Fault{Match: csitest.Method("NodeStageVolume"), After: true, Err: status.Error(codes.DeadlineExceeded, "late")})
+			wantUncertain(t, b.setUp(s, pod("u1"), volume.MounterArgs{}), true)
+			remove()
+			second(b)
+			if err := b.setUp(s, pod("u1"), volume.MounterArgs{}); err == nil {
+				t.Fatal("the second call succeeds")
+			}
+			if name == "not sent" {
+				b.again()
+			}
+			b.driver.ResetCalls()
+			b.must(b.tearDown(s, "u1"))
+			b.wantMethods("NodeUnstageVolume")
+			b.wantNothing()
+		})
+	}
+}
+
+// A teardown that fails keeps its state, and succeeds later.
+func TestTearDownFails(t *testing.T) {
+	for _, method := range []string{"NodeUnpublishVolume", "NodeUnstageVolume"} {
+		for _, after := range []bool{false, true} {
+			for _, code := range []codes.Code{codes.Internal, codes.DeadlineExceeded} {
+				b := newBench(t, everything(), csi.Config{})
+				s := pvSpec()
+				b.must(b.setUp(s, pod("u1"), volume.MounterArgs{}))
+				remove := b.driver.Inject(csitest.Fault{Match: csitest.Method(method), After: after, Err: status.Error(code, "injected")})
+				for range 2 {
+					wantUncertain(t, b.tearDown(s, "u1"), true)
+				}
+				remove()
+				b.must(b.tearDown(s, "u1"))
+				b.wantNothing()
+			}
+		}
+	}
+}
+
+// The driver is killed during each call, before and after its effect.
+func TestDriverKilledDuringEachCall(t *testing.T) {
+	for _, method := range []string{"NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"} {
+		for _, after := range []bool{false, true} {
+			b := newBench(t, everything(), csi.Config{})
+			s := pvSpec()
+			remove := b.driver.Inject(csitest.Fault{Match: csitest.Method(method), After: after, Hook: b.driver.Kill})
+			err := b.setUp(s, pod("u1"), volume.MounterArgs{})
+			if err == nil {
+				err = b.tearDown(s, "u1")
+			}
+			wantUncertain(t, err, true)
+			remove()
+			if !errors.Is(err, csi.ErrNoAnswer) {
+				t.Errorf("%s: %v", method, err)
+			}
+			b.again()
+			b.must(b.setUp(s, pod("u1"), volume.MounterArgs{}), b.tearDown(s, "u1"))
+			b.wantNothing()
+		}
+	}
+}
+
+// A driver that hangs costs its caller no more than the limit, and one call a volume.
+func TestHangingDriver(t *testing.T) {
+	b := newBench(t, everything(), csi.Config{})
+	s, other := pvSpec(), pvSpec(func(pv *v1.PersistentVolume) { pv.Name, pv.Spec.CSI.VolumeHandle = "pv2", "h2" })
+	began := make(chan struct{})
+	remove := b.driver.Inject(csitest.Fault{Match: func(c csitest.Call) bool { return c.Method == "NodeStageVolume" && c.Volume == "h1" },
+		Hook: func() { close(began) }, Release: make(chan struct{})})
+	ctx, cancel := context.WithCancel(t.Context())
+	m, err := b.plugin.NewDeviceMounter()
+	b.must(err)
+	path := b.devicePath(s)
+	done := make(chan error, 1)
+	go func() { done <- m.MountDevice(ctx, s, "", path, volume.DeviceMounterArgs{}) }()
+	<-began
+	b.must(b.setUp(other, pod("u1"), volume.MounterArgs{}), b.tearDown(other, "u1"))
+	drivers := b.plugin.Drivers()
+	if len(drivers) != 1 || len(drivers[0].Calls) != 1 || drivers[0].Calls[0].Volume != "h1" || !drivers[0].Connected || len(drivers[0].Capabilities) != 7 {
+		t.Errorf("drivers %+v", drivers)
+	}
+	// A second call for the volume is not sent.
+	short, end := context.WithCancel(t.Context())
+	end()
+	wantUncertain(t, m.MountDevice(short, s, "", path, volume.DeviceMounterArgs{}), false)
+	cancel()
+	wantUncertain(t, <-done, true)
+	remove()
+	b.must(b.setUp(s, pod("u1"), volume.MounterArgs{}), b.tearDown(s, "u1"))
+	b.wantNothing()
+}
+
+// A driver comes back with another version and other capabilities, which are asked for
+// once in each life.
+func TestAnotherLifeOfTheDriver(t *testing.T) {
+	b := newBench(t, everything(), csi.Config{})
+	s := pvSpec()
+	b.must(b.setUp(s, pod("u1"), volume.MounterArgs{}), b.tearDown(s, "u1"))
+	if n := len(b.driver.CallsOf("NodeGetCapabilities")); n != 1 {
+		t.Errorf("the capabilities were asked for %d times", n)
+	}
+	b.kill()
+	b.driver.Configure(func(c *csitest.Config) { c.Capabilities.Stage, c.Version = false, "2.0.0" })
+	wantUncertain(t, b.setUp(s, pod("u1"), volume.MounterArgs{}), false)
+	if health, known := b.plugin.SourceHealth(s); !known || health.Answers || health.Failures == 0 || !errors.Is(health.Err, csi.ErrUnreachable) {
+		t.Errorf("health %+v, %v", health, known)
+	}
+	b.again()
+	b.driver.ResetCalls()
+	b.must(b.setUp(s, pod("u1"), volume.MounterArgs{}), b.tearDown(s, "u1"))
+	b.wantMethods("NodePublishVolume", "NodeUnpublishVolume")
+	if d := b.plugin.Drivers(); d[0].Version != "2.0.0" || d[0].Failures != 0 {
+		t.Errorf("drivers %+v", d)
+	}
+	if health, _ := b.plugin.SourceHealth(s); !health.Answers {
+		t.Errorf("health %+v", health)
+	}
+	b.wantNothing()
+}
+
+// The faults of real drivers do no harm that could be helped.
+func TestMisbehavingDrivers(t *testing.T) {
+	for _, m := range csitest.Misbehaviours() {
+		t.Run(string(m), func(t *testing.T) {
+			dc := everything()
+			dc.Misbehaviours = []csitest.Misbehaviour{m}
+			b := newBench(t, dc, csi.Config{})
+			s := pvSpec()
+			err := b.setUp(s, pod("u1"), volume.MounterArgs{})
+			if m == csitest.InternalWhileGoingOn {
+				if b.driver.Settle(); !errors.Is(err, csi.ErrRefused) {
+					t.Errorf("%v", err)
+				}
+				b.driver.Configure(func(c *csitest.Config) { c.Misbehaviours = nil })
+				err = b.setUp(s, pod("u1"), volume.MounterArgs{})
+			}
+			b.must(err, b.mounter(s, pod("u1")).SetUp(t.Context(), volume.MounterArgs{}))
+			b.must(b.tearDown(s, "u1"), b.setUp(s, pod("u1"), volume.MounterArgs{}), b.tearDown(s, "u1"))
+			b.wantNothing()
+		})
+	}
+}
+
+// The second NodeUnpublishVolume of an inline volume is NotFound: then nothing is there.
+func TestInlineVolumeThatIsGone(t *testing.T) {
+	dc := everything()
+	dc.Misbehaviours = []csitest.Misbehaviour{csitest.UnpublishedInlineIsNotFound}
+	b := newBench(t, dc, csi.Config{Defaults: map[string]storagev1.CSIDriverSpec{driverName: {PodInfoOnMount: new(true),
+		VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral}}}})
+	s := inlineSpec()
+	b.must(b.setUp(s, pod("u1"), volume.MounterArgs{}))
+	remove := b.driver.Inject(csitest.Fault{Match: csitest.Method("NodeUnpublishVolume"), After: true, Err: status.Error(codes.DeadlineExceeded, "late")})
+	wantUncertain(t, b.tearDown(s, "u1"), true)
+	remove()
+	b.must(b.tearDown(s, "u1"))
+	b.wantMethods("NodePublishVolume", "NodeUnpublishVolume", "NodeUnpublishVolume")
+	b.wantNothing()
+}
+
+// Secrets are in no error, whatever the driver says.
+func TestSecretsAreInNoError(t *testing.T) {
+	b := newBench(t, everything(), csi.Config{})
+	b.host.Add(&v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "safe", Name: "s"}, Data: map[string][]byte{"user": []byte("canary"), "password": []byte("canary-and-more")}})
+	ref := &v1.SecretReference{Namespace: "safe", Name: "s"}
+	s := pvSpec(func(pv *v1.PersistentVolume) {
+		pv.Spec.CSI.NodeStageSecretRef, pv.Spec.CSI.NodePublishSecretRef = ref, ref
+	})
+	for _, method := range []string{"NodeStageVolume", "NodePublishVolume"} {
+		remove := b.driver.Inject(csitest.Fault{Match: csitest.Method(method), Err: status.Error(codes.Internal, "log in\nas canary with canary-and-more "+strings.Repeat("x", 5000))})
+		err := b.setUp(s, pod("u1"), volume.MounterArgs{})
+		remove()
+		if err == nil || strings.Contains(err.Error(), "canary") || !strings.Contains(err.Error(), "log in as *** with ***") || len(err.Error()) > 4000 {
+			t.Errorf("%v", err)
+		}
+	}
+	b.must(b.tearDown(s, "u1"))
+}
+
+func TestBadInput(t *testing.T) {
+	b := newBench(t, everything(), csi.Config{})
+	for _, name := range []string{"", "..", "a/b", "../x", "a\nb", "a..b", "-a", strings.Repeat("a", 64)} {
+		s := pvSpec(func(pv *v1.PersistentVolume) { pv.Spec.CSI.Driver = name })
+		_, err := b.plugin.NewMounter(s, pod("u1"))
+		wantUncertain(t, err, false)
+		if _, err := b.plugin.GetVolumeName(s); err == nil {
+			t.Errorf("driver %q is accepted", name)
+		}
+		if _, err := csi.New(csi.Config{Drivers: map[string]string{name: "/s"}}); err == nil {
+			t.Errorf("driver %q is configured", name)
+		}
+	}
+	for _, handle := range []string{"", "a\nb", "a\x00", "\xff", strings.Repeat("a", 4096)} {
+		_, err := b.plugin.NewMounter(pvSpec(func(pv *v1.PersistentVolume) { pv.Spec.CSI.VolumeHandle = handle }), pod("u1"))
+		wantUncertain(t, err, false)
+	}
+	for _, handle := range []string{"../../etc", "/a/b/c", "..", strings.Repeat("ü", 2000)} {
+		s := pvSpec(func(pv *v1.PersistentVolume) { pv.Spec.CSI.VolumeHandle = handle })
+		b.must(b.setUp(s, pod("u1"), volume.MounterArgs{}), b.tearDown(s, "u1"))
+	}
+	if _, err := csi.New(csi.Config{Drivers: map[string]string{"a": "relative"}}); err == nil {
+		t.Error("a relative socket is configured")
+	}
+	if _, err := csi.New(csi.Config{CallTimeout: -1}); err == nil {
+		t.Error("a negative time is configured")
+	}
+	block := pvSpec(func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = new(v1.PersistentVolumeBlock) })
+	if _, err := b.plugin.NewMounter(block, pod("u1")); err == nil {
+		t.Error("a block volume is mounted")
+	}
+	if _, err := b.plugin.NewBlockVolumeMapper(pvSpec(), pod("u1")); err == nil {
+		t.Error("a file system is mapped")
+	}
+	mapper, err := b.plugin.NewBlockVolumeMapper(block, pod("u1"))
+	b.must(err)
+	_, err = mapper.SetUpDevice(t.Context())
+	if wantUncertain(t, err, false); !errors.Is(err, csi.ErrRefused) {
+		t.Errorf("a device of a driver without: %v", err)
+	}
+	b.wantNothing()
+}
+
+// A socket that is no driver's is told as such, and nothing was done.
+func TestSocketThatIsNoDriver(t *testing.T) {
+	b := newBench(t, everything(), csi.Config{})
+	b.kill()
+	b.must(os.Remove(b.socket))
+	listener, err := net.Listen("unix", b.socket)
+	b.must(err)
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
+			conn.Close()
+		}
+	}()
+	err = b.setUp(pvSpec(), pod("u1"), volume.MounterArgs{})
+	if wantUncertain(t, err, false); !errors.Is(err, csi.ErrUnreachable) {
+		t.Errorf("%v", err)
+	}
+	b.wantNothing()
+}

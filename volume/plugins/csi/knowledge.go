@@ -1,0 +1,109 @@
+package csi
+
+import (
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// knowledge is what the plugin has learnt of volumes. Its zero value is ready.
+type knowledge struct {
+	tokens  issued
+	metrics measured
+
+	mu sync.Mutex
+	// sources are those of specs that were seen. The caller's records are read at
+	// start, so that they are known before a teardown. They make up for a lost
+	// vol_data.json.
+	sources map[knownKey]identity
+	// doubtful are publishings that may not be complete though something is mounted.
+	doubtful map[string]bool
+}
+
+// identity is what a driver needs to undo its work.
+type identity struct {
+	driver, handle string
+	inline         bool
+}
+
+// knownKey is a spec's name, with the pod's UID for an inline volume; or the path of a
+// device.
+type knownKey struct {
+	name string
+	pod  types.UID
+}
+
+// remember keeps what a persistent spec says of its volume.
+func (k *knowledge) remember(p *Plugin, spec *volume.Spec, s *source) {
+	if s.inline {
+		return // the pod is not known here
+	}
+	k.put(s, knownKey{name: spec.Name()}, knownKey{name: p.disk.globalMount(s)})
+}
+
+func (k *knowledge) put(s *source, keys ...knownKey) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.sources == nil {
+		k.sources = make(map[knownKey]identity)
+	}
+	for _, key := range keys {
+		k.sources[key] = identity{s.driver, s.handle, s.inline}
+	}
+}
+
+func (k *knowledge) find(key knownKey) (identity, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	found, ok := k.sources[key]
+	return found, ok
+}
+
+// forget drops what was remembered for keys.
+func (k *knowledge) forget(keys ...knownKey) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, key := range keys {
+		delete(k.sources, key)
+	}
+}
+
+// forgetDevice drops a device and the volumes that are on it.
+func (k *knowledge) forgetDevice(path string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	gone, ok := k.sources[knownKey{name: path}]
+	if !ok {
+		return
+	}
+	delete(k.sources, knownKey{name: path})
+	for key, s := range k.sources {
+		if s == gone {
+			delete(k.sources, key)
+		}
+	}
+}
+
+// doubt says whether a publishing is in doubt, and returns what was said before.
+func (k *knowledge) doubt(path string, doubtful bool) (was bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	was = k.doubtful[path]
+	if k.doubtful == nil {
+		k.doubtful = make(map[string]bool)
+	}
+	if doubtful {
+		k.doubtful[path] = true
+	} else {
+		delete(k.doubtful, path)
+	}
+	return was
+}
+
+func (k *knowledge) isDoubtful(path string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.doubtful[path]
+}

@@ -1,0 +1,109 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync/atomic"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// session is one connection of a driver, and what the driver can do as long as it lives:
+// a driver that was restarted may be of another version.
+type session struct {
+	conn    *grpc.ClientConn
+	node    csi.NodeClient
+	version string
+	can     []csi.NodeServiceCapability_RPC_Type
+}
+
+func (s *session) has(c csi.NodeServiceCapability_RPC_Type) bool { return slices.Contains(s.can, c) }
+
+// isReady reports whether a call needs no new connection.
+func (s *session) isReady() bool { return s != nil && s.conn.GetState() == connectivity.Ready }
+
+// connect opens a session. Its errors say that no call that changes anything was sent.
+func connect(ctx context.Context, name, socket string, fixed bool) (*session, error) {
+	var refused atomic.Pointer[error] // of the dial
+	conn, err := grpc.NewClient("passthrough:///csi",
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithIdleTimeout(0), grpc.WithDisableRetry(),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			c, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+			if err != nil {
+				refused.Store(&err)
+			}
+			return c, err
+		}))
+	if err != nil {
+		return nil, err
+	}
+	s := &session{conn: conn, node: csi.NewNodeClient(conn)}
+	if err := s.await(ctx); err != nil {
+		conn.Close()
+		if why := refused.Load(); why != nil {
+			err = *why
+		}
+		return nil, unreachable(name, socket, err)
+	}
+	if err := s.learn(ctx, name, fixed); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// await waits until the connection is there, which is when the driver has greeted.
+func (s *session) await(ctx context.Context) error {
+	s.conn.Connect()
+	for state := s.conn.GetState(); state != connectivity.Ready; state = s.conn.GetState() {
+		if state == connectivity.TransientFailure || state == connectivity.Shutdown {
+			return errNoGreeting
+		}
+		if !s.conn.WaitForStateChange(ctx, state) {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+var errNoGreeting = errors.New("nothing there speaks gRPC")
+
+// learn asks what the driver can do, and of a fixed socket who it is.
+func (s *session) learn(ctx context.Context, name string, fixed bool) error {
+	info, err := csi.NewIdentityClient(s.conn).GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
+	switch code := status.Code(err); {
+	case err == nil:
+		s.version = info.GetVendorVersion()
+	case code == codes.DeadlineExceeded || code == codes.Canceled || code == codes.Unimplemented:
+		return failedCall("GetPluginInfo", name, "", err, nil)
+	} // others are of drivers that do not know their version, and work
+	if fixed && err == nil && info.GetName() != name {
+		return &volume.Failure{Cause: ErrOtherDriver, Subject: name,
+			What: fmt.Sprintf("the driver at the socket of %s says that it is %.80q", name, info.GetName()),
+			Next: "give the socket with the name that its driver has"}
+	}
+	can, err := s.node.NodeGetCapabilities(ctx, &csi.NodeGetCapabilitiesRequest{})
+	if err != nil {
+		return failedCall("NodeGetCapabilities", name, "", err, nil)
+	}
+	for _, c := range can.GetCapabilities() {
+		s.can = append(s.can, c.GetRpc().GetType())
+	}
+	return nil
+}
+
+func unreachable(name, socket string, err error) error {
+	return &volume.Failure{Cause: ErrUnreachable, Subject: name, Err: err,
+		What: fmt.Sprintf("driver %s does not answer at %s: %v", name, socket, err),
+		Next: "see whether the driver runs on this node"}
+}

@@ -1,0 +1,207 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/podmount"
+)
+
+// CanDeviceMount is true for persistent file systems: whether their driver stages, only
+// the driver knows. For one that does not, a device mount makes its directory and no call.
+func (p *Plugin) CanDeviceMount(spec *volume.Spec) (bool, error) {
+	s, err := p.checkedSource(spec)
+	return err == nil && !s.inline && !spec.IsBlock(), err
+}
+
+// NewDeviceMounter implements [volume.DeviceMountableVolumePlugin].
+func (p *Plugin) NewDeviceMounter() (volume.DeviceMounter, error) { return &device{p}, nil }
+
+// NewDeviceUnmounter implements [volume.DeviceMountableVolumePlugin].
+func (p *Plugin) NewDeviceUnmounter() (volume.DeviceUnmounter, error) { return &device{p}, nil }
+
+// GetDeviceMountRefs implements [volume.DeviceMountableVolumePlugin].
+func (p *Plugin) GetDeviceMountRefs(deviceMountPath string) (refs []string, err error) {
+	mounts := table.Of(p.Host.GetMounter())
+	own, mounted, err := mounts.At(deviceMountPath)
+	if err != nil || !mounted {
+		return nil, err
+	}
+	same, err := mounts.ByDevice(own.Device)
+	for _, e := range same {
+		if e.Target != own.Target && e.Root == own.Root {
+			refs = append(refs, e.Target)
+		}
+	}
+	return refs, err
+}
+
+// device stages file systems.
+type device struct{ plugin *Plugin }
+
+// GetDeviceMountPath returns the kubelet's directory of the volume's driver and handle.
+func (d *device) GetDeviceMountPath(spec *volume.Spec) (string, error) {
+	s, err := d.plugin.checkedSource(spec)
+	if err != nil {
+		return "", err
+	}
+	d.plugin.known.remember(d.plugin, spec, s)
+	return d.plugin.disk.globalMount(s), nil
+}
+
+// MountDevice stages the volume by NodeStageVolume, if its driver stages. It calls the
+// driver also if the volume is staged already, since only the driver knows whether that
+// is complete.
+func (d *device) MountDevice(ctx context.Context, spec *volume.Spec, _, deviceMountPath string, args volume.DeviceMounterArgs) error {
+	s, err := d.plugin.checkedSource(spec)
+	if err != nil {
+		return failed("MountDevice", spec.Name(), err)
+	}
+	w := &wish{spec: spec, source: s, group: args.FsGroup, label: args.SELinuxLabel}
+	data := &volData{VolumeHandle: s.handle, DriverName: s.driver, SELinux: args.SELinuxLabel}
+	return failed("MountDevice", spec.Name(), d.plugin.stage(ctx, w, deviceMountPath, filepath.Dir(deviceMountPath), data))
+}
+
+func failed(op, volumeName string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &volume.Error{Op: op, Plugin: PluginName, Volume: volumeName, Err: err}
+}
+
+// prepare finds out all that a call needs before it, so that failures have done nothing.
+func (p *Plugin) prepare(ctx context.Context, w *wish) (*driver, *session, error) {
+	d, err := p.drivers.get(w.source.driver)
+	if err != nil {
+		return nil, nil, err
+	}
+	if w.traits, err = p.traitsOf(ctx, w.source.driver); err != nil {
+		return nil, nil, err
+	}
+	if err := w.traits.checkLifecycle(w.source); err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.config.CallTimeout)
+	defer cancel()
+	s, err := d.ready(ctx)
+	return d, s, err
+}
+
+// stage has a volume staged at a place. The data goes to disk before.
+func (p *Plugin) stage(ctx context.Context, w *wish, place, dataDir string, data *volData) error {
+	d, s, err := p.prepare(ctx, w)
+	if err != nil {
+		return err
+	}
+	stages := s.has(csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME)
+	if !stages && w.spec.IsBlock() {
+		return nil
+	}
+	r := &csi.NodeStageVolumeRequest{VolumeId: w.source.handle, StagingTargetPath: place, VolumeContext: w.source.attributes}
+	if r.VolumeCapability, err = w.capability(s); err != nil {
+		return err
+	}
+	if r.PublishContext, err = p.publishContext(ctx, w.source, w.traits); err != nil {
+		return err
+	}
+	if stages {
+		if r.Secrets, err = p.secretsOf(ctx, w.source.stage, "NodeStageVolume"); err != nil {
+			return err
+		}
+	}
+	fresh, err := writeData(dataDir, data)
+	if err != nil {
+		return volume.NothingDone(err)
+	}
+	if err := p.disk.makePlace(place); err != nil || !stages {
+		return volume.NothingDone(err)
+	}
+	err = p.do(ctx, call{driver: d, method: "NodeStageVolume", volume: r.VolumeId, secret: valuesOf(r.Secrets)}, func(ctx context.Context, s *session) error {
+		_, err := s.node.NodeStageVolume(ctx, r)
+		return err
+	})
+	return p.settle(err, fresh, place, func() error { return p.disk.removePlace(place, dataDir) })
+}
+
+// makePlace makes a directory for the driver to mount on. What is mounted there is not
+// touched.
+func (d disk) makePlace(place string) error {
+	mounted, err := d.isMounted(place)
+	if err != nil || mounted {
+		return err
+	}
+	_, err = podmount.MakeDir(place, dirMode)
+	return err
+}
+
+// settle cleans up after a call that has staged or published nothing, and marks its error
+// then. It does so only for the first call: what an earlier one may have left stays for
+// the teardown, as does what is mounted all the same.
+func (p *Plugin) settle(err error, fresh bool, place string, clean func() error) error {
+	switch {
+	case err == nil || volume.IsUncertain(err) && !isRefusal(err):
+		return err
+	case !fresh:
+		return err // marked if the call was not sent: then everything is as it was
+	}
+	if mounted, tableErr := p.disk.isMounted(place); mounted || tableErr != nil {
+		return errors.Join(fmt.Errorf("something is mounted at %s all the same", place), tableErr, err)
+	}
+	if cleanErr := clean(); cleanErr != nil {
+		return fmt.Errorf("%w; and cleaning up after it failed: %w", err, cleanErr)
+	}
+	return volume.NothingDone(err)
+}
+
+// UnmountDevice unstages the volume by NodeUnstageVolume, if its driver stages, and
+// removes its directory. After an error the volume counts as staged in doubt: it must be
+// staged again before it is published.
+func (d *device) UnmountDevice(ctx context.Context, deviceMountPath string) error {
+	dir := filepath.Dir(deviceMountPath)
+	err := d.plugin.unstage(ctx, deviceMountPath, dir, knownKey{name: deviceMountPath})
+	if err == nil {
+		d.plugin.known.forgetDevice(deviceMountPath)
+	}
+	return failed("UnmountDevice", filepath.Base(dir), err)
+}
+
+func (p *Plugin) unstage(ctx context.Context, place, dataDir string, key knownKey) error {
+	data, err := p.identifyLeft(place, "", dataDir, key)
+	if err != nil {
+		return err
+	}
+	if data == nil {
+		return p.disk.removeUnidentified(place, dataDir)
+	}
+	d, err := p.drivers.get(data.DriverName)
+	if err != nil {
+		return err
+	}
+	s, err := p.connected(ctx, d)
+	if err != nil {
+		return err
+	}
+	if s.has(csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME) {
+		r := &csi.NodeUnstageVolumeRequest{VolumeId: data.VolumeHandle, StagingTargetPath: place}
+		err := p.do(ctx, call{driver: d, method: "NodeUnstageVolume", volume: r.VolumeId}, func(ctx context.Context, s *session) error {
+			_, err := s.node.NodeUnstageVolume(ctx, r)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return p.disk.removePlace(place, dataDir)
+}
+
+func (p *Plugin) connected(ctx context.Context, d *driver) (*session, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.config.CallTimeout)
+	defer cancel()
+	return d.ready(ctx)
+}

@@ -1,0 +1,83 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// traits are what a CSIDriver object says to the node, with the API's defaults.
+type traits struct {
+	attach, podInfo, republish, seLinuxMount, tokensInSecrets bool
+	lifecycles                                                []storagev1.VolumeLifecycleMode
+	fsGroup                                                   storagev1.FSGroupPolicy
+	tokens                                                    []storagev1.TokenRequest
+}
+
+// traitsOf reads a driver's object. A look-up that fails has done nothing.
+func (p *Plugin) traitsOf(ctx context.Context, name string) (*traits, error) {
+	getter, err := volume.Role[volume.CSIDriverGetter](p.Host)
+	if err != nil { // without the role there are no objects
+		return p.defaultTraits(name), nil
+	}
+	object, err := getter.GetCSIDriver(ctx, name)
+	if errors.Is(err, volume.ErrNotFound) {
+		return p.defaultTraits(name), nil
+	}
+	if err != nil {
+		return nil, volume.NothingDone(fmt.Errorf("CSIDriver %q cannot be read: %w", name, err))
+	}
+	t := traitsIn(&object.Spec)
+	if object.Spec.FSGroupPolicy == nil || *object.Spec.FSGroupPolicy == "" {
+		return nil, volume.Invalid("fsGroupPolicy", "of CSIDriver %q is empty; the API server sets it", name)
+	}
+	return t, nil
+}
+
+func (p *Plugin) defaultTraits(name string) *traits {
+	spec := p.config.Defaults[name] // which may be empty
+	return traitsIn(&spec)
+}
+
+func isTrue(b *bool) bool { return b != nil && *b }
+
+func traitsIn(spec *storagev1.CSIDriverSpec) *traits {
+	t := &traits{
+		attach: spec.AttachRequired == nil || *spec.AttachRequired, podInfo: isTrue(spec.PodInfoOnMount),
+		republish: isTrue(spec.RequiresRepublish), seLinuxMount: isTrue(spec.SELinuxMount),
+		tokensInSecrets: isTrue(spec.ServiceAccountTokenInSecrets),
+		lifecycles:      spec.VolumeLifecycleModes, tokens: spec.TokenRequests, fsGroup: storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy,
+	}
+	if len(t.lifecycles) == 0 {
+		t.lifecycles = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}
+	}
+	if spec.FSGroupPolicy != nil && *spec.FSGroupPolicy != "" {
+		t.fsGroup = *spec.FSGroupPolicy
+	}
+	return t
+}
+
+// checkLifecycle refuses a kind of volume that the driver does not offer.
+func (t *traits) checkLifecycle(s *source) error {
+	mode := storagev1.VolumeLifecyclePersistent
+	if s.inline {
+		mode = storagev1.VolumeLifecycleEphemeral
+	}
+	if slices.Contains(t.lifecycles, mode) {
+		return nil
+	}
+	return volume.Invalid("csi.driver", "%s has no %s volumes; its CSIDriver object lists %v (volumeLifecycleModes)", s.driver, mode, t.lifecycles)
+}
+
+// lifecycle is the word of vol_data.json.
+func (i identity) lifecycle() string {
+	if i.inline {
+		return string(storagev1.VolumeLifecycleEphemeral)
+	}
+	return string(storagev1.VolumeLifecyclePersistent)
+}

@@ -1,0 +1,49 @@
+package volume
+
+import (
+	"context"
+	"errors"
+
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// CSIDriverGetter reads the CSIDriver objects of the cluster, which say how a node treats
+// the volumes of a driver. If there is no object, the error matches [ErrNotFound]. Absent:
+// drivers have the defaults of the CSI plugin's configuration. The caller must not change
+// the result.
+type CSIDriverGetter interface {
+	GetCSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error)
+}
+
+// AttachmentGetter reads VolumeAttachments, of which a node needs the metadata for the
+// driver. If there is no object, the error matches [ErrNotFound]. Absent: volumes are
+// mounted without attaching. The caller must not change the result.
+type AttachmentGetter interface {
+	GetVolumeAttachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error)
+}
+
+// PodNamedVolumePlugin is implemented by plugins whose inline volumes have a name of
+// their own in each pod. Absent: GetVolumeName names them.
+type PodNamedVolumePlugin interface {
+	VolumePlugin
+	// GetPodVolumeName returns the name of the spec's volume in a pod. For a
+	// PersistentVolume it is GetVolumeName's. It does no I/O.
+	GetPodVolumeName(spec *Spec, podUID types.UID) (string, error)
+}
+
+// PodVolumeName names the volume of a spec in a pod; see [PodNamedVolumePlugin].
+func PodVolumeName(p VolumePlugin, spec *Spec, podUID types.UID) (string, error) {
+	if c, ok := p.(PodNamedVolumePlugin); ok {
+		return c.GetPodVolumeName(spec, podUID)
+	}
+	return p.GetVolumeName(spec)
+}
+
+// Errors of NodeExpand match these.
+var (
+	// ErrResizeInfeasible says that the volume can never get this size.
+	ErrResizeInfeasible = errors.New("the volume cannot get this size")
+	// ErrResizeInUse says that the volume cannot grow while it is in use.
+	ErrResizeInUse = errors.New("the volume cannot grow while it is in use")
+)
