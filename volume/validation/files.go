@@ -41,7 +41,7 @@ func Files(v *v1.Volume) error {
 
 // files checks the sources that consist of files.
 func (c *checker) files(prefix string, v *v1.Volume) {
-	f := fileChecker{checker: c}
+	f := fileChecker{faults: &c.faults}
 	if s := v.ConfigMap; s != nil {
 		field := join(prefix, "configMap")
 		f.defaults(field, s.DefaultMode, kubeapi.DefaultUser(s))
@@ -76,7 +76,7 @@ func join(prefix, field string) string {
 
 // fileChecker checks the files of one volume.
 type fileChecker struct {
-	*checker
+	*faults
 	// distinct: no two files may have one path, as the API has it for the sources of a
 	// projected volume. Elsewhere it takes both, and the last one is shown.
 	distinct bool
@@ -201,21 +201,21 @@ func (c *fileChecker) file(field, given string) {
 	c.paths.Add(clean, strings.TrimSuffix(field, ".path"))
 }
 
-func (c *checker) mode(field string, mode *int32) {
+func (c *fileChecker) mode(field string, mode *int32) {
 	if mode != nil && (*mode < 0 || *mode > maxMode) {
 		c.refuse(field, "must be between 0 and 0777 (511), is %#o (%d)", *mode, *mode)
 	}
 }
 
-func (c *checker) user(field string, user *int64) {
+func (c *fileChecker) user(field string, user *int64) {
 	if user != nil {
 		c.between(field, *user, 0, math.MaxInt32)
 	}
 }
 
 // fieldRef checks the reference of a volume's file to a field of the pod.
-func (c *checker) fieldRef(at string, ref *v1.ObjectFieldSelector) {
-	oneOf(&c.faults, at+".apiVersion", ref.APIVersion, "", "v1")
+func (c *fileChecker) fieldRef(at string, ref *v1.ObjectFieldSelector) {
+	oneOf(c.faults, at+".apiVersion", ref.APIVersion, "", "v1")
 	at += ".fieldPath"
 	base, key, subscript := strings.Cut(ref.FieldPath, "['")
 	key, closed := strings.CutSuffix(key, "']")
@@ -226,14 +226,14 @@ func (c *checker) fieldRef(at string, ref *v1.ObjectFieldSelector) {
 	if base == "metadata.annotations" {
 		key = strings.ToLower(key) // the API folds the case of annotations only
 	} else {
-		oneOf(&c.faults, at, base, "metadata.labels", "metadata.annotations")
+		oneOf(c.faults, at, base, "metadata.labels", "metadata.annotations")
 	}
 	if wrong := validation.IsQualifiedName(key); len(wrong) > 0 {
 		c.refuse(at, "%q is no key of labels or annotations: %s", key, strings.Join(wrong, "; "))
 	}
 }
 
-func (c *checker) plainField(at, path string) {
+func (c *fileChecker) plainField(at, path string) {
 	switch path {
 	case "metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels", "metadata.annotations":
 	default:
@@ -244,10 +244,10 @@ func (c *checker) plainField(at, path string) {
 // resourceFieldRef checks the reference of a volume's file to a resource of a
 // container. It does not check that the pod has the container; the writer of the
 // file does.
-func (c *checker) resourceFieldRef(at string, ref *v1.ResourceFieldSelector) {
+func (c *fileChecker) resourceFieldRef(at string, ref *v1.ResourceFieldSelector) {
 	c.required(at+".containerName", ref.ContainerName)
 	if !strings.HasPrefix(ref.Resource, "limits."+v1.ResourceHugePagesPrefix) && !strings.HasPrefix(ref.Resource, "requests."+v1.ResourceHugePagesPrefix) {
-		oneOf(&c.faults, at+".resource", ref.Resource, "limits.cpu", "limits.memory", "limits.ephemeral-storage",
+		oneOf(c.faults, at+".resource", ref.Resource, "limits.cpu", "limits.memory", "limits.ephemeral-storage",
 			"requests.cpu", "requests.memory", "requests.ephemeral-storage")
 	}
 	if ref.Divisor.IsZero() {
@@ -277,7 +277,7 @@ const maxSignerPath = validation.DNS1123LabelMaxLength + 1 + validation.DNS1123S
 const signerForm = "a signer's name is <domain>/<path>, such as example.com/signer"
 
 // signerName is the API's rule for the names of signers.
-func (c *checker) signerName(at, name string) {
+func (c *fileChecker) signerName(at, name string) {
 	domain, signer, ok := strings.Cut(name, "/")
 	switch {
 	case name == "":
@@ -310,7 +310,7 @@ func (c *checker) signerName(at, name string) {
 // bundleName is the API's rule for the names of ClusterTrustBundles. The name of
 // a signer's bundle begins with the signer's name, its slashes replaced by
 // colons.
-func (c *checker) bundleName(at, name string) {
+func (c *fileChecker) bundleName(at, name string) {
 	own := name
 	if i := strings.LastIndex(name, ":"); i >= 0 {
 		own = name[i+1:]
@@ -337,7 +337,7 @@ func (c *fileChecker) trustBundle(at string, s *v1.ClusterTrustBundleProjection)
 
 func (c *fileChecker) podCertificate(at string, s *v1.PodCertificateProjection) {
 	c.signerName(at+".signerName", s.SignerName)
-	oneOf(&c.faults, at+".keyType", s.KeyType, "RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519")
+	oneOf(c.faults, at+".keyType", s.KeyType, "RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519")
 	if life := s.MaxExpirationSeconds; life != nil {
 		most := int64(maxCertificateSeconds)
 		if domain, _, _ := strings.Cut(s.SignerName, "/"); domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io") {

@@ -10,23 +10,29 @@ import (
 	"github.com/podvol/podvol/util/kubeapi"
 )
 
+// containerChecker checks the containers of a pod with these volumes.
+type containerChecker struct {
+	*faults
+	volumes map[string]*v1.Volume // by name
+}
+
 // container checks a container's volumeMounts and volumeDevices.
-func (c *checker) container(field string, container *v1.Container, volumes map[string]*v1.Volume) {
+func (c *containerChecker) container(field string, container *v1.Container) {
 	c.names(field+".name", container.Name, validation.IsDNS1123Label)
 	for i := range container.VolumeMounts {
 		c.volume = container.VolumeMounts[i].Name
-		c.volumeMount(fmt.Sprintf("%s.volumeMounts[%d]", field, i), container, i, volumes)
+		c.volumeMount(fmt.Sprintf("%s.volumeMounts[%d]", field, i), container, i)
 	}
 	for i := range container.VolumeDevices {
 		c.volume = container.VolumeDevices[i].Name
-		c.volumeDevice(fmt.Sprintf("%s.volumeDevices[%d]", field, i), container, i, volumes)
+		c.volumeDevice(fmt.Sprintf("%s.volumeDevices[%d]", field, i), container, i)
 	}
 	c.volume = ""
 }
 
-func (c *checker) volumeMount(field string, container *v1.Container, i int, volumes map[string]*v1.Volume) {
+func (c *containerChecker) volumeMount(field string, container *v1.Container, i int) {
 	m := &container.VolumeMounts[i]
-	v, ok := volumes[m.Name]
+	v, ok := c.volumes[m.Name]
 	if !ok {
 		c.refuse(field+".name", "the pod has no volume %q; add it below spec.volumes, or correct the name", m.Name)
 	}
@@ -44,7 +50,7 @@ func (c *checker) volumeMount(field string, container *v1.Container, i int, volu
 	}
 }
 
-func (c *checker) subPath(field string, m *v1.VolumeMount) {
+func (c *containerChecker) subPath(field string, m *v1.VolumeMount) {
 	if m.SubPath != "" && m.SubPathExpr != "" {
 		c.refuse(field+".subPathExpr", "subPath and subPathExpr exclude each other; remove one")
 	}
@@ -53,7 +59,7 @@ func (c *checker) subPath(field string, m *v1.VolumeMount) {
 }
 
 // noSubPaths is for ephemeral containers: for debugging they see whole volumes.
-func (c *checker) noSubPaths(field string, mounts []v1.VolumeMount) {
+func (c *containerChecker) noSubPaths(field string, mounts []v1.VolumeMount) {
 	for i, m := range mounts {
 		c.volume = m.Name
 		for _, f := range []struct{ name, value string }{{"subPath", m.SubPath}, {"subPathExpr", m.SubPathExpr}} {
@@ -65,11 +71,11 @@ func (c *checker) noSubPaths(field string, mounts []v1.VolumeMount) {
 	c.volume = ""
 }
 
-func (c *checker) mountPropagation(field string, m *v1.VolumeMount, container *v1.Container) {
+func (c *containerChecker) mountPropagation(field string, m *v1.VolumeMount, container *v1.Container) {
 	if m.MountPropagation == nil {
 		return
 	}
-	oneOf(&c.faults, field, *m.MountPropagation, v1.MountPropagationNone, v1.MountPropagationHostToContainer, v1.MountPropagationBidirectional)
+	oneOf(c.faults, field, *m.MountPropagation, v1.MountPropagationNone, v1.MountPropagationHostToContainer, v1.MountPropagationBidirectional)
 	s := container.SecurityContext
 	privileged := s != nil && s.Privileged != nil && *s.Privileged
 	if *m.MountPropagation == v1.MountPropagationBidirectional && !privileged {
@@ -77,11 +83,11 @@ func (c *checker) mountPropagation(field string, m *v1.VolumeMount, container *v
 	}
 }
 
-func (c *checker) recursiveReadOnly(field string, m *v1.VolumeMount) {
+func (c *containerChecker) recursiveReadOnly(field string, m *v1.VolumeMount) {
 	if m.RecursiveReadOnly == nil || *m.RecursiveReadOnly == v1.RecursiveReadOnlyDisabled {
 		return
 	}
-	oneOf(&c.faults, field, *m.RecursiveReadOnly, v1.RecursiveReadOnlyDisabled, v1.RecursiveReadOnlyIfPossible, v1.RecursiveReadOnlyEnabled)
+	oneOf(c.faults, field, *m.RecursiveReadOnly, v1.RecursiveReadOnlyDisabled, v1.RecursiveReadOnlyIfPossible, v1.RecursiveReadOnlyEnabled)
 	if !m.ReadOnly {
 		c.refuse(field, "%s needs readOnly: true on the same volumeMount", *m.RecursiveReadOnly)
 	}
@@ -90,19 +96,19 @@ func (c *checker) recursiveReadOnly(field string, m *v1.VolumeMount) {
 	}
 }
 
-func (c *checker) bindMountOptions(field string, options []string) {
+func (c *containerChecker) bindMountOptions(field string, options []string) {
 	for i, o := range options {
 		field := fmt.Sprintf("%s[%d]", field, i)
-		oneOf(&c.faults, field, o, "noexec", "nodev", "nosuid")
+		oneOf(c.faults, field, o, "noexec", "nodev", "nosuid")
 		if slices.Contains(options[:i], o) {
 			c.refuse(field, "%q is there already; remove one", o)
 		}
 	}
 }
 
-func (c *checker) volumeDevice(field string, container *v1.Container, i int, volumes map[string]*v1.Volume) {
+func (c *containerChecker) volumeDevice(field string, container *v1.Container, i int) {
 	d, others := container.VolumeDevices[i], container.VolumeDevices[:i]
-	switch v, ok := volumes[d.Name]; {
+	switch v, ok := c.volumes[d.Name]; {
 	case !ok:
 		c.refuse(field+".name", "the pod has no volume %q; add it below spec.volumes, or correct the name", d.Name)
 	case v.PersistentVolumeClaim == nil && v.Ephemeral == nil:
@@ -126,7 +132,7 @@ func (c *checker) volumeDevice(field string, container *v1.Container, i int, vol
 
 // containerNames refuses two containers of one name, of whichever kind: a name
 // must stand for one container.
-func (c *checker) containerNames(pod *v1.Pod) {
+func (c *containerChecker) containerNames(pod *v1.Pod) {
 	first := make(map[string]string)
 	check := func(field, name string) {
 		if other, twice := first[name]; twice {

@@ -414,6 +414,6 @@ func (c *checker) nfs(at string, s *v1.NFSVolumeSource) {
 	c.absolutePath(at+".path", s.Path)
 }
 
-func (c *checker) labelSelector(at string, s *metav1.LabelSelector) {
+func (c *faults) labelSelector(at string, s *metav1.LabelSelector) {
 	c.addAll(metav1validation.ValidateLabelSelector(s, metav1validation.LabelSelectorValidationOptions{}, field.NewPath(at)))
 }

@@ -48,20 +48,20 @@ func PodVolumes(pod *v1.Pod) error {
 	c.names("metadata.name", pod.Name, validation.IsDNS1123Subdomain)
 	c.names("metadata.namespace", pod.Namespace, validation.IsDNS1123Label)
 	c.labelsAndAnnotations("metadata", &pod.ObjectMeta)
-	volumes := c.volumes(pod)
+	containers := containerChecker{&c.faults, c.volumes(pod)}
 	for i := range pod.Spec.InitContainers {
-		c.container(fmt.Sprintf("spec.initContainers[%d]", i), &pod.Spec.InitContainers[i], volumes)
+		containers.container(fmt.Sprintf("spec.initContainers[%d]", i), &pod.Spec.InitContainers[i])
 	}
 	for i := range pod.Spec.Containers {
-		c.container(fmt.Sprintf("spec.containers[%d]", i), &pod.Spec.Containers[i], volumes)
+		containers.container(fmt.Sprintf("spec.containers[%d]", i), &pod.Spec.Containers[i])
 	}
 	for i, e := range pod.Spec.EphemeralContainers {
 		container := v1.Container(e.EphemeralContainerCommon)
 		field := fmt.Sprintf("spec.ephemeralContainers[%d]", i)
-		c.container(field, &container, volumes)
-		c.noSubPaths(field, container.VolumeMounts)
+		containers.container(field, &container)
+		containers.noSubPaths(field, container.VolumeMounts)
 	}
-	c.containerNames(pod)
+	containers.containerNames(pod)
 	return c.err()
 }
 
