@@ -119,7 +119,7 @@ func (c *checker) persistentSource(name string, spec *v1.PersistentVolumeSpec) {
 	if s := spec.Local; s != nil {
 		c.absolutePath("spec.local.path", s.Path)
 	}
-	c.otherTypes("spec", name, reflect.ValueOf(spec.PersistentVolumeSource))
+	typeChecker{&c.faults}.otherTypes("spec", name, reflect.ValueOf(spec.PersistentVolumeSource))
 }
 
 func (c *checker) claimRef(ref *v1.ObjectReference) {

@@ -81,10 +81,13 @@ func withSecret(persistent bool, fields ...string) []string {
 	return append(fields, "secretRef.name")
 }
 
+// typeChecker checks the source types that podvol has no plugin for.
+type typeChecker struct{ *faults }
+
 // otherTypes checks the source types that podvol has no plugin for, by the API
 // server's rules: users may register plugins for them. Source is a VolumeSource
 // or a PersistentVolumeSource. name is the volume's name.
-func (c *checker) otherTypes(at, name string, sources reflect.Value) {
+func (c typeChecker) otherTypes(at, name string, sources reflect.Value) {
 	persistent := sources.Type() == reflect.TypeFor[v1.PersistentVolumeSource]()
 	for i := range sources.NumField() {
 		source := sources.Field(i)
@@ -131,7 +134,7 @@ func lacks(source reflect.Value, path []string) bool {
 }
 
 // typeRules checks the rules beyond required fields.
-func (c *checker) typeRules(at, name string, source any) {
+func (c typeChecker) typeRules(at, name string, source any) {
 	switch s := source.(type) {
 	case *v1.AWSElasticBlockStoreVolumeSource:
 		c.between(at+".partition", int64(s.Partition), 0, 255)
@@ -175,7 +178,7 @@ func (c *checker) typeRules(at, name string, source any) {
 	case *v1.CSIPersistentVolumeSource:
 		c.persistentCSI(at, s)
 	case *v1.ImageVolumeSource:
-		oneOf(&c.faults, at+".pullPolicy", s.PullPolicy, "", v1.PullAlways, v1.PullIfNotPresent, v1.PullNever)
+		oneOf(c.faults, at+".pullPolicy", s.PullPolicy, "", v1.PullAlways, v1.PullIfNotPresent, v1.PullNever)
 	}
 }
 
@@ -190,7 +193,7 @@ var (
 // if an initiator is named: they are the name of its interface.
 const maxISCSIDirectory = 64
 
-func (c *checker) iscsi(at, name, portal, iqn string, initiator *string, lun int32, noSecret bool) {
+func (c typeChecker) iscsi(at, name, portal, iqn string, initiator *string, lun int32, noSecret bool) {
 	if iqn != "" {
 		c.iscsiName(at+".iqn", iqn)
 	}
@@ -207,7 +210,7 @@ func (c *checker) iscsi(at, name, portal, iqn string, initiator *string, lun int
 	}
 }
 
-func (c *checker) iscsiName(at, name string) {
+func (c typeChecker) iscsiName(at, name string) {
 	for prefix, form := range map[string]*regexp.Regexp{"iqn": iqnName, "eui": euiName, "naa": naaName} {
 		if strings.HasPrefix(name, prefix) && form.MatchString(name) {
 			return
@@ -216,7 +219,7 @@ func (c *checker) iscsiName(at, name string) {
 	c.refuse(at, "%q is no iSCSI name; one is iqn.2001-04.com.example:storage.disk1, eui.02004567A425678D or naa. with 32 digits", name)
 }
 
-func (c *checker) fibreChannel(at string, s *v1.FCVolumeSource) {
+func (c typeChecker) fibreChannel(at string, s *v1.FCVolumeSource) {
 	if (len(s.TargetWWNs) == 0) == (len(s.WWIDs) == 0) {
 		c.refuse(at+".targetWWNs", "must have exactly one of targetWWNs and wwids")
 	}
@@ -229,7 +232,7 @@ func (c *checker) fibreChannel(at string, s *v1.FCVolumeSource) {
 	}
 }
 
-func (c *checker) flocker(at string, s *v1.FlockerVolumeSource) {
+func (c typeChecker) flocker(at string, s *v1.FlockerVolumeSource) {
 	if (s.DatasetName == "") == (s.DatasetUUID == "") {
 		c.refuse(at, "must have exactly one of datasetName and datasetUUID")
 	}
@@ -238,7 +241,7 @@ func (c *checker) flocker(at string, s *v1.FlockerVolumeSource) {
 	}
 }
 
-func (c *checker) quobyte(at string, s *v1.QuobyteVolumeSource) {
+func (c typeChecker) quobyte(at string, s *v1.QuobyteVolumeSource) {
 	if len(s.Tenant) > 64 {
 		c.refuse(at+".tenant", "must be a UUID of at most 64 bytes, has %d", len(s.Tenant))
 	}
@@ -253,7 +256,7 @@ func (c *checker) quobyte(at string, s *v1.QuobyteVolumeSource) {
 	}
 }
 
-func (c *checker) flexOptions(at string, options map[string]string) {
+func (c typeChecker) flexOptions(at string, options map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(options)) {
 		domain, _, _ := strings.Cut(key, "/")
 		domain = "." + strings.ToLower(domain)
@@ -263,14 +266,14 @@ func (c *checker) flexOptions(at string, options map[string]string) {
 	}
 }
 
-func (c *checker) azureDisk(at string, s *v1.AzureDiskVolumeSource) {
+func (c typeChecker) azureDisk(at string, s *v1.AzureDiskVolumeSource) {
 	if s.CachingMode != nil {
-		oneOf(&c.faults, at+".cachingMode", *s.CachingMode, v1.AzureDataDiskCachingNone, v1.AzureDataDiskCachingReadOnly, v1.AzureDataDiskCachingReadWrite)
+		oneOf(c.faults, at+".cachingMode", *s.CachingMode, v1.AzureDataDiskCachingNone, v1.AzureDataDiskCachingReadOnly, v1.AzureDataDiskCachingReadWrite)
 	}
 	if s.Kind == nil {
 		return
 	}
-	oneOf(&c.faults, at+".kind", *s.Kind, v1.AzureSharedBlobDisk, v1.AzureDedicatedBlobDisk, v1.AzureManagedDisk)
+	oneOf(c.faults, at+".kind", *s.Kind, v1.AzureSharedBlobDisk, v1.AzureDedicatedBlobDisk, v1.AzureManagedDisk)
 	begin := "https://"
 	if *s.Kind == v1.AzureManagedDisk {
 		begin = "/subscriptions/"
@@ -280,7 +283,7 @@ func (c *checker) azureDisk(at string, s *v1.AzureDiskVolumeSource) {
 	}
 }
 
-func (c *checker) storageOS(at, name, namespace string) {
+func (c typeChecker) storageOS(at, name, namespace string) {
 	if name != "" {
 		c.names(at+".volumeName", name, validation.IsDNS1123Label)
 	}
@@ -292,7 +295,7 @@ func (c *checker) storageOS(at, name, namespace string) {
 // maxDriverName is the longest name of a CSI driver, in bytes.
 const maxDriverName = 63
 
-func (c *checker) csiDriver(at, name string) {
+func (c typeChecker) csiDriver(at, name string) {
 	if len(name) > maxDriverName {
 		c.refuse(at, "has %d bytes, at most %d are allowed; use the driver's own name", len(name), maxDriverName)
 		return
@@ -300,7 +303,7 @@ func (c *checker) csiDriver(at, name string) {
 	c.names(at, strings.ToLower(name), validation.IsDNS1123Subdomain)
 }
 
-func (c *checker) persistentCSI(at string, s *v1.CSIPersistentVolumeSource) {
+func (c typeChecker) persistentCSI(at string, s *v1.CSIPersistentVolumeSource) {
 	c.csiDriver(at+".driver", s.Driver)
 	for _, f := range []struct {
 		name string
@@ -327,7 +330,7 @@ func (c *checker) volumeSource(field string, v *v1.Volume) {
 	if s := v.NFS; s != nil {
 		c.nfs(field+".nfs", s)
 	}
-	c.otherTypes(field, v.Name, reflect.ValueOf(v.VolumeSource))
+	typeChecker{&c.faults}.otherTypes(field, v.Name, reflect.ValueOf(v.VolumeSource))
 	c.files(field, v)
 }
 

@@ -96,9 +96,8 @@ func (n *nodeNeeds) check(u *setUp) error {
 	return n.devices.Admit(u.deviceRequest(), u.of.actual.device)
 }
 
-// checkOncePod refuses a ReadWriteOncePod volume that another pod has something
-// of, whatever its plugin; then the volume is
-// tried again when a pod has let go of it. The caller holds the lock.
+// checkOncePod refuses a ReadWriteOncePod volume that another pod has something of, whatever its
+// plugin. It is tried again when that pod has let go of it. The caller holds the lock.
 func (n *nodeNeeds) checkOncePod(u *setUp) error {
 	pv := u.record.PersistentVolume
 	if !oncepod.Is(pv) {
