@@ -67,7 +67,10 @@ func newAPI(objects ...runtime.Object) *api {
 			return true, nil, err
 		}
 		pod := object.(*v1.Pod).DeepCopy()
-		grace := gracePeriod(pod)
+		if p := deletion.DeleteOptions.Preconditions; p != nil && p.UID != nil && *p.UID != pod.UID {
+			return true, nil, apierrors.NewConflict(action.GetResource().GroupResource(), deletion.Name, errors.New("it is another one"))
+		}
+		grace := *pod.Spec.TerminationGracePeriodSeconds
 		if g := deletion.DeleteOptions.GracePeriodSeconds; g != nil {
 			grace = *g
 		}

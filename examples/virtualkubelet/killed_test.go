@@ -136,7 +136,7 @@ func (k *killable) kill() {
 // noted is the number of the process that runs for a pod, or 0.
 func (k *killable) noted(pod *v1.Pod) (pid int) {
 	var boot string
-	_, _ = fmt.Sscan(k.file0(filepath.Join("containers", string(pod.UID), "main"+suffix)), &boot, &pid)
+	_, _ = fmt.Sscan(k.file0(filepath.Join("containers", string(pod.UID), "main.process")), &boot, &pid)
 	return pid
 }
 
@@ -147,8 +147,14 @@ func (k *killable) leave(pod *v1.Pod) (ended func() error) {
 	k.t.Helper()
 	c := exec.Command("sleep", "1000")
 	c.Dir = filepath.Join(k.podDir(pod), "volumes", "kubernetes.io~empty-dir", "memory")
-	left, err := newLeftovers(filepath.Join(k.config.dir, "containers"))
-	if err := errors.Join(err, c.Start(), left.note(pod.UID, "main", c.Process.Pid)); err != nil {
+	if err := c.Start(); err != nil {
+		k.t.Fatal(err)
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	stat, statErr := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Process.Pid))
+	fields := strings.Fields(string(stat)) // sleep's name has no spaces
+	noted := fmt.Appendf(nil, "%s %d %s", bytes.TrimSpace(boot), c.Process.Pid, fields[21])
+	if err := errors.Join(err, statErr, os.WriteFile(filepath.Join(k.config.dir, "containers", string(pod.UID), "main.process"), noted, 0o600)); err != nil {
 		k.t.Fatal(err)
 	}
 	k.t.Cleanup(func() { _ = c.Process.Kill() })

@@ -1,45 +1,45 @@
-// Command virtualkubelet is a virtual-kubelet provider with podvol's volumes: a
-// node of a cluster that runs each container as a process of this machine, in a
-// mount namespace of its own where it sees its volumes at its mount paths.
+// Command virtualkubelet is a node of a cluster with podvol's volumes. Its containers are
+// those of a container runtime (CRI), or, without one, processes of this machine that see
+// their volumes at their mount paths.
 //
+//	virtualkubelet --kubeconfig ~/.kube/config --nodename hand --runtime-endpoint unix:///run/containerd/containerd.sock
 //	virtualkubelet --kubeconfig ~/.kube/config --nodename hand
 //	virtualkubelet --kubeconfig ~/.kube/config --nodename hand --hold
 //
-// The second one runs nothing, and mounts the volumes all the same. Both mount for
-// real and take root. The node has the taint
-// virtual-kubelet.io/provider=podvol:NoSchedule, which pods must tolerate.
+// The third one runs nothing, and mounts the volumes all the same. All mount for real and
+// take root. The node has the taint virtual-kubelet.io/provider=podvol:NoSchedule, which
+// pods must tolerate, unless --no-taint is given.
 //
-// It is meant to be copied from. volumes.go is all that a provider needs to have
-// the volumes of its pods mounted; node.go, provider.go and life.go say when. The
-// other files are what a provider has anyway, small: container.go runs and restarts
-// one container, process.go makes a process of it, status.go reports,
-// leftovers.go knows the processes of an earlier start.
+// It is meant to be copied from:
+//
+//   - volumes.go is all that an agent needs to have the volumes of its pods mounted.
+//   - Package podlife says when: it runs pods over any runtime.
+//   - Package criruntime is such a runtime, and package processes is another one.
+//   - node.go puts them together.
+//
+// The node's object and its lease are kept by virtual-kubelet's node controller.
 //
 // # What it watches
 //
-// One informer of this node's pods, which virtual-kubelet, podvol and the provider
-// share, and of all else single objects: each config map, secret, claim and volume
-// that a pod here uses, once, while one does. virtual-kubelet also asks for
-// informers of all secrets, config maps and services; it gets some that are never
-// started, since podvol resolves the containers' environment.
+// One informer of this node's pods, and of all else single objects: each config map,
+// secret, claim and volume that a pod here uses, once, while one does.
 //
 // # What it does not do
 //
-// It pulls no image: a container's command must be there on the machine, whose
-// root is its root, with the machine's network. It runs no init and no ephemeral
-// containers, asks no probes, keeps no container from what the machine has (the
-// ids of its security context and allowPrivilegeEscalation are heeded, nothing else of
-// it), hands out no raw devices, and answers neither logs nor exec: what a
-// container prints is in <dir>/containers/<pod's UID>/<container>.log until the
-// pod is deleted. Variables of services are not set. A changed image restarts nothing.
+// A changed image restarts nothing, resources of running containers are not changed, and
+// variables of services are not set. Secrets for pulling images are not used. What package
+// criruntime refuses, it says. Without a runtime there are neither images nor init
+// containers, and a container is not kept from what the machine has: the ids of its
+// security context and allowPrivilegeEscalation are heeded, nothing else of it.
 //
-// Processes end with the provider, however that ends. The next start finds the
-// pods at the API server and their volumes where they were; it reports the
-// containers as ended with exit code 137, and starts those anew whose restart
-// policy says so. Terminal pods' volumes go at once, those of deleted pods when
-// their processes have ended, and those of pods that were deleted meanwhile as soon
-// as the API server has been heard of. After a restart while that is away the volumes
-// stay mounted, but containers start again only when it is back.
+// # Restarts
+//
+// Containers of a runtime go on without this program, and the next start goes on with
+// them. Processes end with it, however that ends: the next start reports them as ended
+// with exit code 137, and starts those anew whose restart policy says so. Volumes stay
+// where they are in both cases. Those of pods that were deleted meanwhile go as soon as
+// the API server has been heard of. While that is away after a restart, the volumes stay
+// mounted, but nothing is started.
 package main
 
 import (
@@ -50,6 +50,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/kubernetes"
@@ -62,7 +63,7 @@ import (
 func main() {
 	sandbox.Main() // this program is started again for every container
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	c := config{log: log, pause: firstPause}
+	c := config{log: log, pause: 10 * time.Second}
 	kubeconfig := c.flags(flag.CommandLine)
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -83,6 +84,15 @@ func (c *config) flags(set *flag.FlagSet) (kubeconfig *string) {
 	set.StringVar(&c.dir, "dir", "/var/lib/podvol-virtualkubelet", "where volumes and the containers' output are")
 	set.StringVar(&c.address, "node-ip", "127.0.0.1", "the node's address, and that of its pods")
 	set.BoolVar(&c.hold, "hold", false, "mount the pods' volumes, and run nothing")
+	set.StringVar(&c.endpoint, "runtime-endpoint", "", "the socket of a container runtime (CRI), such as unix:///run/containerd/containerd.sock; empty: containers are processes")
+	set.BoolVar(&c.hostNetwork, "host-network", false, "all pods have the node's network, also those that do not ask for it")
+	set.Func("cluster-dns", "an address of the cluster's name server, for pods that ask for it; may be repeated", func(ip string) error {
+		c.clusterDNS = append(c.clusterDNS, ip)
+		return nil
+	})
+	set.StringVar(&c.clusterDomain, "cluster-domain", "cluster.local", "what the names of the cluster's services end with")
+	set.StringVar(&c.rootDir, "root-dir", "", "the root directory of the volumes; empty: below --dir")
+	set.BoolVar(&c.noTaint, "no-taint", false, "the node takes all pods, not only those that tolerate its taint")
 	return set.String("kubeconfig", os.Getenv("KUBECONFIG"), "how to reach the API server; empty: as a pod of the cluster")
 }
 

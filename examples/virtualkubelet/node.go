@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,9 +22,14 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/podvol/podvol/examples/virtualkubelet/criruntime"
+	"github.com/podvol/podvol/examples/virtualkubelet/podlife"
+	"github.com/podvol/podvol/examples/virtualkubelet/processes"
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume/containerenv"
 )
 
 // config is what a node is made of.
@@ -32,14 +38,18 @@ type config struct {
 	name    string // of the node
 	dir     string // below which everything is
 	address string
-	hold    bool            // pods' volumes are mounted, and nothing is run
-	mounter mount.Interface // nil: the machine's
-	log     *slog.Logger
-	pause   time.Duration // before a container's first restart
+	hold    bool // pods' volumes are mounted, and nothing is run
+	noTaint bool
+	// endpoint is the socket of a container runtime; empty: containers are processes.
+	endpoint      string
+	hostNetwork   bool
+	clusterDNS    []string
+	clusterDomain string
+	rootDir       string          // of the volumes; empty: below dir
+	mounter       mount.Interface // nil: the machine's
+	log           *slog.Logger
+	pause         time.Duration // before a container's second restart
 }
-
-// workers is how many pods virtual-kubelet hands over at a time.
-const workers = 10
 
 // run is the node until ctx ends. What it has mounted stays; its processes do not.
 func run(ctx context.Context, c config) error {
@@ -50,21 +60,21 @@ func run(ctx context.Context, c config) error {
 	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: c.api.CoreV1().Events("")})
 	events := broadcaster.NewRecorder(scheme.Scheme, v1.EventSource{Component: "podvol-virtualkubelet", Host: c.name})
 
-	left, err := newLeftovers(filepath.Join(c.dir, "containers"))
+	runtime, closeRuntime, err := newRuntime(ctx, c)
 	if err != nil {
 		return err
 	}
-	provider := newProvider(&processes{dir: left.dir, hold: c.hold, address: c.address, events: events, left: left, firstPause: c.pause}, c.log)
+	defer closeRuntime()
+	lives := podlife.New(podlife.Config{API: c.api, Runtime: runtime, Events: events, Log: c.log, NodeIP: c.address, FirstPause: c.pause})
 
-	// This one informer of the node's pods serves virtual-kubelet, podvol and the
-	// provider.
+	// This one informer of the node's pods serves podvol and the pods' lives.
 	factory := informers.NewSharedInformerFactoryWithOptions(c.api, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", c.name).String()
 	}))
 	defer factory.Shutdown()
 	defer stop()
 	pods := factory.Core().V1().Pods()
-	provider.volumes, err = newVolumes(filepath.Join(c.dir, "volumes"), c.name, c.api, pods.Informer(), events, provider, c.mounter, c.log)
+	volumes, err := newVolumes(cmp.Or(c.rootDir, filepath.Join(c.dir, "volumes")), c.name, c.api, pods.Informer(), events, lives, c.mounter, c.log)
 	if err != nil {
 		return err
 	}
@@ -76,57 +86,65 @@ func run(ctx context.Context, c config) error {
 	kept := make(chan error, 1)
 	go func() {
 		defer stop() // such as another agent in this directory
-		kept <- provider.volumes.run(keeping, c.name, c.api, c.log)
+		kept <- volumes.run(keeping, c.name, c.api, c.log)
 	}()
-	defer provider.volumes.Subscribe(provider.volumeChanged)()
-	var lives sync.WaitGroup
-	provider.begin = func(l *life) { lives.Go(func() { l.run(ctx) }) }
+	defer volumes.Subscribe(lives.VolumeChanged)()
+	lives.Begin(ctx, volumes, containerenv.Sources{Objects: volumes.client, Allocatable: volumes.size})
 
-	err = serve(ctx, c, provider, factory, events)
+	err = serve(ctx, c, lives, volumes, factory)
 	stop()
 	lives.Wait()
 	stopKeeping()
 	return errors.Join(err, <-kept)
 }
 
-// serve drives the provider by virtual-kubelet's controllers until ctx ends.
-func serve(ctx context.Context, c config, p *provider, factory informers.SharedInformerFactory, events record.EventRecorder) error {
-	idle := informers.NewSharedInformerFactory(c.api, 0) // virtual-kubelet asks for these, and they are not started
-	pods := factory.Core().V1().Pods()
-	podController, err := node.NewPodController(node.PodControllerConfig{
-		PodClient: patching{c.api.CoreV1()}, PodInformer: copying{pods}, EventRecorder: events, Provider: p,
-		ConfigMapInformer: idle.Core().V1().ConfigMaps(), SecretInformer: idle.Core().V1().Secrets(), ServiceInformer: idle.Core().V1().Services(),
-		SkipDownwardAPIResolution: true, // package containerenv does it, from single config maps and secrets
-	})
-	if err != nil {
-		return err
+// newRuntime is what runs the containers.
+func newRuntime(ctx context.Context, c config) (r podlife.Runtime, closed func() error, err error) {
+	nothing := func() error { return nil }
+	switch {
+	case c.hold:
+		return processes.Held{}, nothing, nil
+	case c.endpoint == "":
+		r, err = processes.New(ctx, filepath.Join(c.dir, "containers"))
+		return r, nothing, err
 	}
+	behind, err := criruntime.New(ctx, criruntime.Config{Endpoint: c.endpoint, Node: c.name, Dir: filepath.Join(c.dir, "containers"),
+		HostNetwork: c.hostNetwork, ClusterDNS: c.clusterDNS, ClusterDomain: c.clusterDomain, Log: c.log})
+	if err != nil {
+		return nil, nil, err
+	}
+	return behind, behind.Close, nil
+}
+
+// serve has the pods of the API server live, and keeps the node's object, until ctx ends.
+func serve(ctx context.Context, c config, lives *podlife.Pods, volumes *volumes, factory informers.SharedInformerFactory) error {
 	nodeController, err := newNodeController(c)
 	if err != nil {
 		return err
 	}
-	known := pods.Informer().GetStore().List
-	if _, err := pods.Informer().AddEventHandler(p.handler(known)); err != nil {
+	pods := factory.Core().V1().Pods().Informer()
+	complete := func() { volumes.complete(pods.GetStore().List()) }
+	following, err := pods.AddEventHandler(lives.Handler(complete))
+	if err != nil {
 		return err
 	}
 	factory.Start(ctx.Done())
-	if p.volumes.client.WaitForSync(ctx) != nil {
+	if volumes.client.WaitForSync(ctx) != nil || !cache.WaitForCacheSync(ctx.Done(), following.HasSynced) {
 		return nil // ctx has ended
 	}
-	p.complete(known)
-
-	running, stop := context.WithCancel(ctx)
-	defer stop()
-	ended := make(chan error, 2)
-	go func() { ended <- podController.Run(running, workers) }()
-	go func() { ended <- nodeController.Run(running) }()
-	err = <-ended
-	asked := ctx.Err() != nil
-	stop()
-	if err = errors.Join(err, <-ended); err != nil && !asked { // a request that the end has cut off is no failure
+	complete()
+	var removing sync.WaitGroup
+	removing.Go(func() { lives.RemoveUnknown(ctx) })
+	defer removing.Wait()
+	if err = nodeController.Run(ctx); err != nil && ctx.Err() == nil { // a request that the end has cut off is no failure
 		return fmt.Errorf("virtual-kubelet: %w", err)
 	}
 	return nil
+}
+
+// isOver reports whether a pod has ended.
+func isOver(pod *v1.Pod) bool {
+	return pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
 }
 
 // newNodeController keeps the node's object and its lease.
@@ -153,7 +171,7 @@ func nodeObject(c config) *v1.Node {
 		Status: v1.NodeStatus{
 			Capacity: size, Allocatable: size,
 			Addresses:  []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: c.address}},
-			Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "VirtualKubeletReady", LastTransitionTime: now()}},
+			Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "VirtualKubeletReady", LastTransitionTime: metav1.Now().Rfc3339Copy()}},
 			NodeInfo:   v1.NodeSystemInfo{OperatingSystem: goruntime.GOOS, Architecture: goruntime.GOARCH, KubeletVersion: "podvol-virtualkubelet"},
 		},
 	}

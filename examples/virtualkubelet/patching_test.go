@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -20,42 +19,6 @@ import (
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/testenv/apiserver"
 )
-
-// What a provider says of a pod changes its status, and nothing that is others'.
-func TestStatusIsAllThatIsWritten(t *testing.T) {
-	gate := v1.PodCondition{Type: "shop.example/open", Status: v1.ConditionTrue}
-	now := pod("web", "", memoryVolume("memory"))
-	now.Labels["tier"] = "front"
-	now.Status = v1.PodStatus{Phase: v1.PodPending, Reason: "Slow", Message: "soon", QOSClass: v1.PodQOSBestEffort,
-		HostIPs: []v1.HostIP{{IP: "192.0.2.7"}}, PodIPs: []v1.PodIP{{IP: "192.0.2.7"}}, Conditions: []v1.PodCondition{gate,
-			{Type: v1.PodReady, Status: v1.ConditionFalse, Reason: "ContainersNotReady", Message: "wait"}}}
-	a := newAPI(now)
-	old := pod("web", "")
-	old.ResourceVersion, old.Annotations = "0", map[string]string{"colour": "blue"}
-	closed := gate
-	closed.Status = v1.ConditionFalse
-	old.Status = v1.PodStatus{Phase: v1.PodRunning, HostIPs: []v1.HostIP{{IP: "192.0.2.1"}}, PodIPs: []v1.PodIP{{IP: "192.0.2.1"}},
-		Conditions: []v1.PodCondition{closed, {Type: v1.PodReady, Status: v1.ConditionTrue}}}
-	pods := patching{a.CoreV1()}.Pods("shop")
-	got, err := pods.UpdateStatus(t.Context(), old, metav1.UpdateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !maps.Equal(got.Labels, now.Labels) || len(got.Annotations) != 0 || len(got.Spec.Volumes) != 1 {
-		t.Errorf("labels %v, annotations %v, %d volumes", got.Labels, got.Annotations, len(got.Spec.Volumes))
-	}
-	s := got.Status
-	if s.Phase != v1.PodRunning || s.Reason != "" || s.Message != "" || s.QOSClass != v1.PodQOSBestEffort || len(s.HostIPs) != 1 || len(s.PodIPs) != 1 || s.PodIPs[0].IP != "192.0.2.1" {
-		t.Errorf("status: %s", s.String())
-	}
-	if ready := condition(got, v1.PodReady); condition(got, gate.Type).Status != v1.ConditionTrue || ready.Status != v1.ConditionTrue || ready.Reason != "" || ready.Message != "" {
-		t.Errorf("conditions: %v", s.Conditions)
-	}
-	old.UID = "another"
-	if _, err := pods.UpdateStatus(t.Context(), old, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
-		t.Errorf("another pod of that name: %v", err)
-	}
-}
 
 // The node as a whole sends statuses only.
 func TestTheNodeWritesNoLabels(t *testing.T) {

@@ -106,6 +106,8 @@ func offCore() map[string][]string {
 		"examples/nodehttp":                  {"github.com/prometheus/client_golang"},
 		"examples/renderpod":                 {"k8s.io/client-go"},
 		"examples/virtualkubelet":            {"k8s.io/client-go", "github.com/virtual-kubelet/virtual-kubelet"},
+		"examples/virtualkubelet/criruntime": {"google.golang.org/grpc"},
+		"examples/virtualkubelet/podlife":    {"k8s.io/client-go", "google.golang.org/grpc"},
 		"volume/clusterhost":                 {"k8s.io/client-go"},
 		"volume/internal/following":          {"k8s.io/client-go"},
 		"volume/objects/cluster":             {"k8s.io/client-go"},

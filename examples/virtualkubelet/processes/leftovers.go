@@ -1,4 +1,4 @@
-package main
+package processes
 
 import (
 	"bytes"
@@ -17,8 +17,8 @@ import (
 )
 
 // leftovers remembers in files which processes run for which pods. The kernel
-// kills them with the provider that has started them; before their volumes go, or
-// others are started in their place, the next provider makes sure of it.
+// kills them with the agent that has started them; before their volumes go, or
+// others are started in their place, the next agent makes sure of it.
 type leftovers struct {
 	dir  string
 	boot string // the processes of another boot are gone
@@ -47,6 +47,18 @@ func (l *leftovers) note(pod types.UID, container string, pid int) error {
 // forget is for one that has ended.
 func (l *leftovers) forget(pod types.UID, container string) { _ = os.Remove(l.file(pod, container)) }
 
+// pods lists those that have files.
+func (l *leftovers) pods() (pods []types.UID, err error) {
+	entries, err := os.ReadDir(l.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		pods = append(pods, types.UID(e.Name()))
+	}
+	return pods, err
+}
+
 // drop removes all files of a pod that has gone.
 func (l *leftovers) drop(pod types.UID) error {
 	files, err := filepath.Glob(filepath.Join(l.dir, string(pod), "*"))
@@ -59,7 +71,7 @@ func (l *leftovers) drop(pod types.UID) error {
 	return err
 }
 
-// end kills what still runs for a pod that this provider has not started, and
+// end kills what still runs for a pod that this agent has not started, and
 // returns nil once nothing does.
 func (l *leftovers) end(ctx context.Context, pod types.UID) error {
 	files, err := filepath.Glob(l.file(pod, "*"))
@@ -75,7 +87,7 @@ func (l *leftovers) end(ctx context.Context, pod types.UID) error {
 		var pid int
 		if _, err := fmt.Sscan(string(noted), &boot, &pid, &began); err == nil && boot == l.boot {
 			if err := endProcess(ctx, pid, began); err != nil {
-				return fmt.Errorf("process %d, which an earlier virtual kubelet has started: %w", pid, err)
+				return fmt.Errorf("process %d, which an earlier agent has started: %w", pid, err)
 			}
 		}
 		if err := os.Remove(file); err != nil {

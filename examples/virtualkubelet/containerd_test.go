@@ -1,0 +1,192 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	goruntime "runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/examples/virtualkubelet/criruntime"
+	"github.com/podvol/podvol/util/testenv/imagearchive"
+	"github.com/podvol/podvol/util/testenv/nstest"
+)
+
+// containerd is a container runtime of a test, with directories and a socket of its own,
+// and an image with busybox.
+type containerd struct {
+	t        *testing.T
+	dir      string
+	endpoint string
+	process  *exec.Cmd
+	ended    chan struct{}
+	stderr   bytes.Buffer
+	has      *criruntime.Runtime
+}
+
+const (
+	testImage  = "podvol.test/busybox:1"
+	pauseImage = "podvol.test/pause:1"
+)
+
+// withContainerd runs a test as root, in a mount namespace of its own, beside a runtime.
+func withContainerd(t *testing.T, f func(t *testing.T, c *containerd)) {
+	nstest.Parallel(t)
+	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) { f(t, newContainerd(t)) })
+}
+
+func newContainerd(t *testing.T) *containerd {
+	dir, err := os.MkdirTemp("/tmp", "cri") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &containerd{t: t, dir: dir, endpoint: "unix://" + dir + "/sock"}
+	config := fmt.Sprintf(`version = 2
+root = "%[1]s/root"
+state = "%[1]s/state"
+disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs"]
+[grpc]
+address = "%[1]s/sock"
+[plugins."io.containerd.internal.v1.opt"]
+path = "%[1]s/opt"
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = %[2]q
+restrict_oom_score_adj = true
+disable_apparmor = true
+stream_server_address = "127.0.0.1"
+stream_server_port = "0"
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "%[1]s/cni"
+conf_dir = "%[1]s/cni"
+[plugins."io.containerd.grpc.v1.cri".containerd]
+snapshotter = "native"
+`, dir, pauseImage)
+	if err := os.WriteFile(dir+"/config.toml", []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.process = exec.Command("containerd", "--config", dir+"/config.toml")
+	c.process.Stdout, c.process.Stderr = &c.stderr, &c.stderr
+	c.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	c.ended = make(chan struct{})
+	started := make(chan error)
+	go func() {
+		goruntime.LockOSThread() // whose end would be containerd's
+		defer close(c.ended)
+		err := c.process.Start()
+		started <- err
+		if err == nil {
+			_ = c.process.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		t.Fatalf("%v: is containerd installed?", err)
+	}
+	t.Cleanup(c.end)
+	c.importImages()
+	return c
+}
+
+func (c *containerd) importImages() {
+	c.t.Helper()
+	names, err := exec.Command("/bin/busybox", "--list-full").Output()
+	if err != nil {
+		c.t.Fatalf("%v: is busybox-static installed?", err)
+	}
+	files := []imagearchive.File{{Path: "bin", Mode: os.ModeDir | 0o755}, {Path: "tmp", Mode: os.ModeDir | 0o777 | os.ModeSticky},
+		{Path: "bin/busybox", Source: "/bin/busybox", Mode: 0o755}, {Path: "etc/passwd", Content: []byte("root:x:0:0::/root:/bin/sh\n"), Mode: 0o644}}
+	for name := range strings.FieldsSeq(string(names)) {
+		if strings.HasPrefix(name, "bin/") && name != "bin/busybox" {
+			files = append(files, imagearchive.File{Path: name, Link: "/bin/busybox"})
+		}
+	}
+	env := []string{"PATH=/bin"}
+	var archive bytes.Buffer
+	if err := imagearchive.Write(&archive, imagearchive.Image{Names: []string{testImage}, Entrypoint: []string{"/bin/busybox"}, Cmd: []string{"echo", "the image's own words"}, Env: env, Files: files},
+		imagearchive.Image{Names: []string{pauseImage}, Entrypoint: []string{"/bin/busybox", "sleep", "1000000"}, Env: env, Files: files}); err != nil {
+		c.t.Fatal(err)
+	}
+	file := c.dir + "/images.tar"
+	if err := os.WriteFile(file, archive.Bytes(), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	c.has = c.client() // once it answers
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	defer cancel()
+	if out, err := exec.CommandContext(ctx, "ctr", "--address", c.dir+"/sock", "--namespace", "k8s.io", "images", "import", "--snapshotter", "native", file).CombinedOutput(); err != nil {
+		c.t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// client returns what this node has in the runtime, and nothing of files.
+func (c *containerd) client() *criruntime.Runtime {
+	c.t.Helper()
+	r, err := criruntime.New(context.Background(), criruntime.Config{Endpoint: c.endpoint, Node: "node1", Dir: c.dir + "/none", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		c.t.Fatalf("%v\n%s", err, lastPart(c.stderr.String()))
+	}
+	return r
+}
+
+// sandboxes are the pods that the runtime has anything of.
+func (c *containerd) sandboxes() []types.UID {
+	c.t.Helper()
+	pods, err := c.has.Pods(context.Background())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return pods
+}
+
+// end removes all pods, and ends containerd.
+func (c *containerd) end() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if c.has != nil {
+		for _, pod := range c.sandboxes() {
+			if err := errors.Join(c.has.StopPod(ctx, pod), c.has.RemovePod(ctx, pod)); err != nil {
+				c.t.Errorf("pod %s is left: %v", pod, err)
+			}
+		}
+		_ = c.has.Close()
+	}
+	_ = c.process.Process.Signal(os.Interrupt)
+	<-c.ended
+	if c.t.Failed() {
+		c.t.Logf("containerd said:\n%s", lastPart(c.stderr.String()))
+	}
+	if err := os.RemoveAll(c.dir); err != nil {
+		c.t.Error(err)
+	}
+}
+
+func lastPart(text string) string { return text[max(0, len(text)-6000):] }
+
+// newCRIWorld is a cluster with a node over a runtime.
+func newCRIWorld(t *testing.T, c *containerd) *world {
+	w := newWorld(t, nil, false)
+	w.config.endpoint, w.config.hostNetwork = c.endpoint, true
+	return w
+}
+
+// log is what a container has printed in its first run, without times and streams.
+func (w *world) log(pod *v1.Pod, container string) string {
+	content, _ := os.ReadFile(filepath.Join(w.config.dir, "containers", string(pod.UID), container, "0.log"))
+	var text strings.Builder
+	for line := range strings.Lines(string(content)) {
+		if words := strings.SplitN(line, " ", 4); len(words) == 4 {
+			text.WriteString(words[3])
+		}
+	}
+	return text.String()
+}

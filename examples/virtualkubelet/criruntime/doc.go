@@ -1,0 +1,18 @@
+// Package criruntime is a podlife.Runtime over a container runtime that speaks the
+// Kubernetes container runtime interface (CRI, runtime.v1), such as containerd or CRI-O.
+//
+// What it makes is labelled with the node's name, so that several nodes may share a
+// runtime, and with the labels of a kubelet. Containers go on without the agent, and are
+// found by the next one.
+//
+// Below Config.Dir each pod has a directory, named by its UID: its hosts file, and for
+// each container the logs and the termination messages of its runs.
+//
+// # What is refused
+//
+// Check refuses by name what the runtime does not offer, or this package does not say:
+// user namespaces, strict supplemental groups where the runtime does not know them,
+// runtime classes, restart rules, pod-level resources, claims of devices, and hugepages.
+// Recursively read-only mounts are refused by volumemanager.ContainerMounts, which is told
+// what the runtime can do. A pod with a network of its own needs a runtime that has one.
+package criruntime

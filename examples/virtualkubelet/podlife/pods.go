@@ -1,0 +1,274 @@
+package podlife
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/podvol/podvol/util/retry"
+	"github.com/podvol/podvol/volume/containerenv"
+	"github.com/podvol/podvol/volume/containermounts"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// Volumes is the volume manager, as far as pods need it.
+type Volumes interface {
+	PutPod(*v1.Pod) error
+	DeletePod(types.UID)
+	WaitForMounted(context.Context, types.UID) error
+	WaitForUnmounted(context.Context, types.UID) error
+	ContainerMounts(context.Context, types.UID, string, containermounts.Options) ([]containermounts.Mount, []containermounts.Device, error)
+	ExtraSupplementalGroups(types.UID) []int64
+}
+
+// Config is what Pods needs. All fields are required.
+type Config struct {
+	API     kubernetes.Interface // writes the pods' statuses, and deletes pods for good
+	Runtime Runtime
+	Events  record.EventRecorder
+	Log     *slog.Logger
+	// NodeIP is the node's address, and that of pods that have none of their own.
+	NodeIP string
+	// FirstPause is the pause before a container's second restart; it doubles up to five
+	// minutes. The kubelet's is 10 s.
+	FirstPause time.Duration
+}
+
+// Pods are the pods of a node. All methods are safe for concurrent use.
+type Pods struct {
+	Config
+	volumes Volumes
+	env     containerenv.Sources
+	ctx     context.Context
+	running sync.WaitGroup
+
+	lives sync.Map // of types.UID: *life; the volume manager looks into it with its own lock held
+	mu    sync.Mutex
+
+	watching sync.Mutex
+	gone     func(types.UID)
+}
+
+// New returns Pods that have begun nothing. It is the volume manager's role
+// volumemanager.PodContainers from then on.
+func New(c Config) *Pods {
+	return &Pods{Config: c, gone: func(types.UID) {}}
+}
+
+var _ volumemanager.PodContainers = (*Pods)(nil)
+
+// Begin has pods run until ctx ends, with these volumes, and with environments from env.
+// It is called once, before any pod is put. Then containers stay as the runtime keeps
+// them, and volumes stay mounted.
+func (p *Pods) Begin(ctx context.Context, volumes Volumes, env containerenv.Sources) {
+	p.ctx, p.volumes, p.env = ctx, volumes, env
+}
+
+// Wait waits for the end of all lives, after Begin's ctx has ended.
+func (p *Pods) Wait() { p.running.Wait() }
+
+// Put begins a pod's life, or tells it that the API server has the pod like this. It does
+// not block.
+func (p *Pods) Put(pod *v1.Pod) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ctx.Err() != nil {
+		return
+	}
+	l, known := p.life(pod.UID)
+	if !known {
+		l = newLife(p, pod)
+		p.lives.Store(pod.UID, l)
+		if !isOver(pod) && pod.DeletionTimestamp == nil {
+			l.refused = p.Runtime.Check(pod)
+			if l.refused == nil {
+				l.refused = p.volumes.PutPod(pod)
+			}
+		}
+		p.running.Go(func() { l.run(p.ctx) })
+	} else if l.update(pod) {
+		if err := p.volumes.PutPod(pod); err != nil {
+			p.Log.Warn("a changed pod is not taken over", "pod", nameOf(pod), "error", err)
+		}
+	}
+	if pod.DeletionTimestamp != nil {
+		l.end(gracePeriod(pod))
+	}
+}
+
+// Gone says that the API server has a pod no more. What is left of it ends.
+func (p *Pods) Gone(pod *v1.Pod) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l, known := p.life(pod.UID)
+	switch {
+	case !known:
+	case l.isFinished():
+		p.lives.Delete(pod.UID)
+	default:
+		l.objectGone = true
+		l.end(gracePeriod(pod))
+	}
+}
+
+// finish forgets a life that has ended. Until the API server has the pod no more it is
+// kept, so that no late news begins another one.
+func (p *Pods) finish(l *life) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l.set(func() { l.finished = true })
+	if l.objectGone {
+		p.lives.Delete(l.uid)
+	}
+}
+
+// Handler follows the informer of the node's pods. Changed is called when the set of
+// pods has become smaller.
+func (p *Pods) Handler(changed func()) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(object any) { p.Put(object.(*v1.Pod)) },
+		UpdateFunc: func(old, new any) {
+			was, pod := old.(*v1.Pod), new.(*v1.Pod)
+			if was.UID != pod.UID { // its end was not heard of
+				p.Gone(was)
+				changed()
+			}
+			p.Put(pod)
+		},
+		DeleteFunc: func(object any) {
+			if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = tombstone.Obj
+			}
+			p.Gone(object.(*v1.Pod))
+			changed()
+		},
+	}
+}
+
+// RemoveUnknown ends and removes what the runtime has of pods that the API server does
+// not know, and returns when that is done or ctx has ended. It is for the start, once all
+// pods have been put.
+func (p *Pods) RemoveUnknown(ctx context.Context) {
+	var left []types.UID
+	if !p.until(ctx, "the pods of an earlier start cannot be listed", func() (err error) {
+		left, err = p.Runtime.Pods(ctx)
+		return err
+	}) {
+		return
+	}
+	var all sync.WaitGroup
+	for _, pod := range left {
+		if _, known := p.life(pod); known {
+			continue
+		}
+		all.Go(func() {
+			if p.until(ctx, "a pod of an earlier start does not end", func() error { return p.Runtime.StopPod(ctx, pod) }) {
+				p.tellGone(pod)
+				p.until(ctx, "a pod of an earlier start is not removed", func() error { return p.Runtime.RemovePod(ctx, pod) })
+			}
+		})
+	}
+	all.Wait()
+}
+
+// until tries until there is no error, or ctx has ended, and reports the former.
+func (p *Pods) until(ctx context.Context, what string, try func() error) bool {
+	pause := retry.Pause{First: 100 * time.Millisecond, Last: 10 * time.Second}
+	for {
+		err := try()
+		if err == nil {
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		p.Log.Warn(what, "error", err)
+		if !pause.Wait(ctx) {
+			return false
+		}
+	}
+}
+
+// VolumeChanged is told of every attempt at a volume (volumemanager's Subscribe), and
+// does not block.
+func (p *Pods) VolumeChanged(s volumemanager.VolumeStatus) {
+	if l, ok := p.life(s.PodUID); ok && s.Ended != "" {
+		l.volumeChanged(s.Volume, s.Ended, s.Err)
+	}
+}
+
+// ContainersGone tells podvol whether a pod's volumes may go. Of pods that this
+// process does not know, containers may be left that an earlier one has started.
+func (p *Pods) ContainersGone(ctx context.Context, pod types.UID) (bool, error) {
+	if l, ok := p.life(pod); ok {
+		return l.isOver(), nil
+	}
+	err := p.Runtime.StopPod(ctx, pod)
+	return err == nil, err
+}
+
+// WatchContainers has podvol told when that may have changed.
+func (p *Pods) WatchContainers(f func(types.UID)) (stop func()) {
+	set := func(f func(types.UID)) {
+		p.watching.Lock()
+		defer p.watching.Unlock()
+		p.gone = f
+	}
+	set(f)
+	return func() { set(func(types.UID) {}) }
+}
+
+func (p *Pods) tellGone(pod types.UID) {
+	p.watching.Lock()
+	defer p.watching.Unlock()
+	p.gone(pod)
+}
+
+func (p *Pods) life(pod types.UID) (*life, bool) {
+	l, ok := p.lives.Load(pod)
+	if !ok {
+		return nil, false
+	}
+	return l.(*life), true
+}
+
+// List returns the pods as they are now, with their statuses, without those that have
+// ended and gone.
+func (p *Pods) List() []*v1.Pod {
+	var pods []*v1.Pod
+	for _, l := range p.lives.Range {
+		if l := l.(*life); !l.isFinished() {
+			pods = append(pods, l.snapshot())
+		}
+	}
+	slices.SortFunc(pods, func(a, b *v1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+	return pods
+}
+
+func nameOf(pod *v1.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+}
+
+func isOver(pod *v1.Pod) bool {
+	return pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
+}
+
+// gracePeriod is that of the deletion, or else the pod's own.
+func gracePeriod(pod *v1.Pod) time.Duration {
+	seconds := int64(v1.DefaultTerminationGracePeriodSeconds)
+	switch {
+	case pod.DeletionGracePeriodSeconds != nil:
+		seconds = *pod.DeletionGracePeriodSeconds
+	case pod.Spec.TerminationGracePeriodSeconds != nil:
+		seconds = *pod.Spec.TerminationGracePeriodSeconds
+	}
+	return time.Duration(seconds) * time.Second
+}
