@@ -9,13 +9,16 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
+	"github.com/podvol/podvol/examples/podvol/internal/nodebundle"
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/volume/kubeletroot"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/podrun/runroot"
@@ -27,6 +30,7 @@ import (
 type fsckOptions struct {
 	rootDir, output string
 	repair, adopt   bool
+	pods, bundle    string
 	again
 }
 
@@ -49,9 +53,18 @@ func fsckCommand(s streams) *cobra.Command {
 			"While records are damaged, nothing is deleted, emptied or detached that they may\n" +
 			"have named: fsck prints where the damaged file is kept. Find out what it was\n" +
 			"about, unmount or adopt that, and remove the file or move it elsewhere.\n\n" +
+			"A root directory that podvol never had is a kubelet's. Beside the running kubelet, and\n" +
+			"without touching anything, fsck finds pod directories without pods, leaked mounts,\n" +
+			"CSI volumes without their vol_data.json, and servers that do not answer. Which pods\n" +
+			"there are is told by --pods, or else by the node's cgroups. With --adopt it shows what\n" +
+			"a take-over would do.\n\n" +
+			"--bundle writes what a maintainer needs to a new tar.gz: mounts, volumes, problems,\n" +
+			"and names and modes below pods/ and plugins/. It has no contents of volumes, and\n" +
+			"options that are secrets are masked. Look at it before you send it: names are in it.\n\n" +
 			"Exit code: 0 when nothing is wrong, or everything was repaired, else 1.",
 		Example: "  podvol fsck\n" +
 			"  podvol fsck --repair\n" +
+			"  podvol fsck --root-dir /var/lib/kubelet --bundle node1.tar.gz    # beside the kubelet\n" +
 			"  podvol fsck --root-dir /var/lib/kubelet --adopt    # only show what would be adopted",
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return fsck(c.Context(), s, o) },
@@ -59,6 +72,8 @@ func fsckCommand(s streams) *cobra.Command {
 	flags := c.Flags()
 	flags.BoolVar(&o.repair, "repair", false, "repair what can be")
 	flags.BoolVar(&o.adopt, "adopt", false, "make records of volumes that have none")
+	flags.StringVar(&o.pods, "pods", "", "file with the node's pods, as of kubectl get pods -A -o json: directories of others are orphans")
+	flags.StringVar(&o.bundle, "bundle", "", "write what a maintainer needs to this new file, a tar.gz")
 	flags.StringVarP(&o.output, "output", "o", "text", "how to print: text, json or yaml")
 	addRootDir(flags, &o.rootDir)
 	o.again.add(flags)
@@ -74,6 +89,10 @@ func fsck(ctx context.Context, s streams, o fsckOptions) error {
 	if err != nil {
 		return err
 	}
+	look, err := newLook(rootDir, o)
+	if err != nil {
+		return err
+	}
 	if _, err := os.Stat(rootDir); errors.Is(err, fs.ErrNotExist) {
 		fmt.Fprintf(s.err, "Nothing to check: %s does not exist.\n", rootDir)
 		return list.close()
@@ -85,8 +104,8 @@ func fsck(ctx context.Context, s streams, o fsckOptions) error {
 		Logger: slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	if !o.repair {
-		err := errors.Join(checkRoot(ctx, config, list), checkRuns(rootDir, list), checkStored(rootDir))
-		return o.conclude(s, list, errors.Join(err, list.close()))
+		err := errors.Join(look.check(ctx, config, s.err, list), checkRuns(rootDir, list), checkStored(rootDir))
+		return o.conclude(s, list, errors.Join(err, list.close(), look.writeBundle(list, err)))
 	}
 	defer removeEmptyBase(rootDir)
 	if proceed, err := mayRepair(ctx, s, o, config); !proceed {
@@ -118,14 +137,6 @@ func (o fsckOptions) repairArgs() []string {
 		args = append(args, "--adopt")
 	}
 	return args
-}
-
-func checkRoot(ctx context.Context, config volumemanager.Config, list *problemList) error {
-	problems, err := volumemanager.Check(ctx, config)
-	for _, p := range problems {
-		list.add(p, false, nil)
-	}
-	return err
 }
 
 // mayRepair makes sure that the repair may unmount. An ordinary user has
@@ -326,4 +337,82 @@ func tearDownAll(ctx context.Context, rootDir string, log *slog.Logger) error {
 	}
 	// What its records have lost may be here still.
 	return errors.Join(append(errs, node.Damaged(), node.Stop())...)
+}
+
+// look is how fsck looks at a root directory that it does not repair.
+type look struct {
+	rootDir string
+	bundle  string // empty: none is wanted
+	pods    map[types.UID]bool
+	// foreign: podvol never had the root.
+	foreign, adopt bool
+}
+
+func newLook(rootDir string, o fsckOptions) (*look, error) {
+	if o.repair && (o.pods != "" || o.bundle != "") {
+		return nil, usagef("--pods and --bundle are for looking only, without --repair")
+	}
+	_, err := os.Lstat(volumemanager.StateDir(rootDir))
+	l := &look{rootDir: rootDir, foreign: errors.Is(err, fs.ErrNotExist), adopt: o.adopt}
+	if o.pods != "" {
+		file, err := os.Open(o.pods)
+		if err != nil {
+			return nil, usagef("--pods: %w", err)
+		}
+		defer file.Close()
+		if l.pods, err = kubeletroot.ReadPods(file); err != nil {
+			return nil, usagef("--pods: %s: %w", o.pods, err)
+		}
+	}
+	if o.bundle != "" {
+		if l.bundle, err = nodebundle.Check(o.bundle, rootDir); err != nil {
+			return nil, usagef("--bundle: %w", err)
+		}
+	}
+	return l, nil
+}
+
+// check lists what is wrong, and changes nothing.
+func (l *look) check(ctx context.Context, config volumemanager.Config, notes io.Writer, list *problemList) error {
+	problems, err := volumemanager.Check(ctx, config)
+	others := 0
+	for _, p := range problems {
+		if l.foreign && !l.adopt && !slices.Contains([]volumemanager.ProblemKind{volumemanager.ProblemHelper, volumemanager.ProblemUnreadable}, p.Kind) {
+			others++ // it is the other agent's
+			continue
+		}
+		list.add(p, false, nil)
+	}
+	if others > 0 {
+		fmt.Fprintf(notes, "podvol: another agent has %d volumes and mounts below %s; with --adopt fsck shows what a take-over would do\n", others, l.rootDir)
+	}
+	if pid, runs := kubeletroot.Kubelet("/proc"); runs && l.adopt {
+		fmt.Fprintf(notes, "podvol: a kubelet runs (process %d): stop it before fsck --repair --adopt, or run-node --adopt\n", pid)
+	}
+	if !l.foreign && l.pods == nil {
+		return err
+	}
+	return errors.Join(err, l.checkKubelet(ctx, notes, list))
+}
+
+func (l *look) checkKubelet(ctx context.Context, notes io.Writer, list *problemList) error {
+	report, err := kubeletroot.Examine(ctx, kubeletroot.Config{RootDir: l.rootDir, Mounts: table.Kernel(), Pods: l.pods})
+	for _, f := range report.Findings {
+		list.add(volumemanager.Problem{Kind: volumemanager.ProblemKind(f.Kind), PodUID: f.PodUID, Volume: f.Volume, Path: f.Path, Err: f.Err, Advice: f.Advice}, false, nil)
+	}
+	if report.KnownBy == "" && len(report.Pods) > 0 {
+		fmt.Fprintln(notes, "podvol: which pods there are is not known, as no pod has a cgroup; --pods FILE says it, else no orphan is found")
+	}
+	if report.Truncated {
+		fmt.Fprintf(notes, "podvol: there is more below %s than is looked at\n", l.rootDir)
+	}
+	return err
+}
+
+// writeBundle writes the bundle, if one is wanted, also if the look has failed.
+func (l *look) writeBundle(list *problemList, failed error) error {
+	if l.bundle == "" {
+		return nil
+	}
+	return nodebundle.Write(l.bundle, l.rootDir, list.rows, failed)
 }
