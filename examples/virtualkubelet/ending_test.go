@@ -8,13 +8,15 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/podvol/podvol/examples/virtualkubelet/processes"
 )
 
 // The end of the node cuts off a request for its object: virtual-kubelet panicked.
 func TestTheEndCutsOffARequestForTheNode(t *testing.T) {
 	t.Parallel()
 	w := newFakeWorld(t)
-	controller, err := newNodeController(w.config)
+	controller, err := newNodeController(w.config, newNodeObject(t.Context(), w.config, processes.Held{}, nil))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,9 @@
 //   - volumes.go is all that an agent needs to have the volumes of its pods mounted.
 //   - Package podlife says when: it runs pods over any runtime.
 //   - Package criruntime is such a runtime, and package processes is another one.
+//   - Package kubeletapi has the kubelet's endpoints: logs, exec, attach and port-forward.
+//     They are served where --tls-cert-file, --tls-private-key-file and --client-ca-file
+//     are given, and only with a container runtime.
 //   - node.go puts them together.
 //
 // The node's object and its lease are kept by virtual-kubelet's node controller.
@@ -92,6 +95,10 @@ func (c *config) flags(set *flag.FlagSet) (kubeconfig *string) {
 	})
 	set.StringVar(&c.clusterDomain, "cluster-domain", "cluster.local", "what the names of the cluster's services end with")
 	set.StringVar(&c.rootDir, "root-dir", "", "the root directory of the volumes; empty: below --dir")
+	set.StringVar(&c.certFile, "tls-cert-file", "", "the certificate of the kubelet's endpoints (logs, exec); empty: there are none")
+	set.StringVar(&c.keyFile, "tls-private-key-file", "", "the key of that certificate")
+	set.StringVar(&c.clientCAFile, "client-ca-file", "", "the authority of the certificates that callers of the endpoints show")
+	set.IntVar(&c.port, "port", 10250, "the port of the endpoints")
 	set.BoolVar(&c.noTaint, "no-taint", false, "the node takes all pods, not only those that tolerate its taint")
 	return set.String("kubeconfig", os.Getenv("KUBECONFIG"), "how to reach the API server; empty: as a pod of the cluster")
 }

@@ -6,16 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"path/filepath"
-	goruntime "runtime"
+	"strconv"
 	"sync"
 	"time"
 
 	vklog "github.com/virtual-kubelet/virtual-kubelet/log"
-	"github.com/virtual-kubelet/virtual-kubelet/node"
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/informers"
@@ -26,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/podvol/podvol/examples/virtualkubelet/criruntime"
+	"github.com/podvol/podvol/examples/virtualkubelet/kubeletapi"
 	"github.com/podvol/podvol/examples/virtualkubelet/podlife"
 	"github.com/podvol/podvol/examples/virtualkubelet/processes"
 	"github.com/podvol/podvol/mount"
@@ -45,10 +44,13 @@ type config struct {
 	hostNetwork   bool
 	clusterDNS    []string
 	clusterDomain string
-	rootDir       string          // of the volumes; empty: below dir
-	mounter       mount.Interface // nil: the machine's
-	log           *slog.Logger
-	pause         time.Duration // before a container's second restart
+	rootDir       string // of the volumes; empty: below dir
+	// The kubelet's endpoints; without a certificate there are none.
+	certFile, keyFile, clientCAFile string
+	port                            int
+	mounter                         mount.Interface // nil: the machine's
+	log                             *slog.Logger
+	pause                           time.Duration // before a container's second restart
 }
 
 // run is the node until ctx ends. What it has mounted stays; its processes do not.
@@ -91,7 +93,10 @@ func run(ctx context.Context, c config) error {
 	defer volumes.Subscribe(lives.VolumeChanged)()
 	lives.Begin(ctx, volumes, containerenv.Sources{Objects: volumes.client, Allocatable: volumes.size})
 
-	err = serve(ctx, c, lives, volumes, factory)
+	api, err := newServer(c, lives, runtime)
+	if err == nil {
+		err = serve(ctx, c, lives, volumes, factory, newNodeObject(ctx, c, runtime, api), api)
+	}
 	stop()
 	lives.Wait()
 	stopKeeping()
@@ -116,9 +121,31 @@ func newRuntime(ctx context.Context, c config) (r podlife.Runtime, closed func()
 	return behind, behind.Close, nil
 }
 
-// serve has the pods of the API server live, and keeps the node's object, until ctx ends.
-func serve(ctx context.Context, c config, lives *podlife.Pods, volumes *volumes, factory informers.SharedInformerFactory) error {
-	nodeController, err := newNodeController(c)
+// newServer are the kubelet's endpoints; nil: there are none.
+func newServer(c config, lives *podlife.Pods, runtime podlife.Runtime) (*kubeletapi.Server, error) {
+	behind, ok := runtime.(*criruntime.Runtime)
+	if c.certFile == "" || !ok {
+		return nil, nil
+	}
+	return kubeletapi.Listen(kubeletapi.Config{Address: net.JoinHostPort(c.address, strconv.Itoa(c.port)), CertFile: c.certFile, KeyFile: c.keyFile,
+		ClientCAFile: c.clientCAFile, Node: c.name, API: c.api, Pods: lives, Runtime: behind, Log: c.log})
+}
+
+// serve has the pods of the API server live, keeps the node's object, and answers at api,
+// until ctx ends.
+func serve(ctx context.Context, c config, lives *podlife.Pods, volumes *volumes, factory informers.SharedInformerFactory, object *v1.Node, api *kubeletapi.Server) error {
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	if api != nil {
+		beside.Go(func() {
+			if err := api.Serve(ctx); err != nil {
+				c.log.Error("the kubelet's endpoints are not served any more", "error", err)
+			}
+		})
+	}
+	nodeController, err := newNodeController(c, object)
 	if err != nil {
 		return err
 	}
@@ -133,9 +160,7 @@ func serve(ctx context.Context, c config, lives *podlife.Pods, volumes *volumes,
 		return nil // ctx has ended
 	}
 	complete()
-	var removing sync.WaitGroup
-	removing.Go(func() { lives.RemoveUnknown(ctx) })
-	defer removing.Wait()
+	beside.Go(func() { lives.RemoveUnknown(ctx) })
 	if err = nodeController.Run(ctx); err != nil && ctx.Err() == nil { // a request that the end has cut off is no failure
 		return fmt.Errorf("virtual-kubelet: %w", err)
 	}
@@ -145,34 +170,4 @@ func serve(ctx context.Context, c config, lives *podlife.Pods, volumes *volumes,
 // isOver reports whether a pod has ended.
 func isOver(pod *v1.Pod) bool {
 	return pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
-}
-
-// newNodeController keeps the node's object and its lease.
-func newNodeController(c config) (*node.NodeController, error) {
-	return node.NewNodeController(node.NaiveNodeProvider{}, nodeObject(c), endingNodes{c.api.CoreV1().Nodes()},
-		node.WithNodeEnableLeaseV1(c.api.CoordinationV1().Leases(v1.NamespaceNodeLease), 0))
-}
-
-// nodeObject describes the node to the API server.
-func nodeObject(c config) *v1.Node {
-	size := v1.ResourceList{
-		v1.ResourceCPU:  *resource.NewQuantity(int64(goruntime.NumCPU()), resource.DecimalSI),
-		v1.ResourcePods: *resource.NewQuantity(110, resource.DecimalSI),
-	}
-	var info unix.Sysinfo_t
-	if err := unix.Sysinfo(&info); err == nil {
-		size[v1.ResourceMemory] = *resource.NewQuantity(int64(info.Totalram)*int64(info.Unit), resource.BinarySI)
-	}
-	return &v1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: c.name, Labels: map[string]string{
-			"type": "virtual-kubelet", v1.LabelHostname: c.name, v1.LabelOSStable: goruntime.GOOS, v1.LabelArchStable: goruntime.GOARCH}},
-		// Only pods that tolerate it are run here: they see the machine's root.
-		Spec: v1.NodeSpec{Taints: []v1.Taint{{Key: "virtual-kubelet.io/provider", Value: "podvol", Effect: v1.TaintEffectNoSchedule}}},
-		Status: v1.NodeStatus{
-			Capacity: size, Allocatable: size,
-			Addresses:  []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: c.address}},
-			Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "VirtualKubeletReady", LastTransitionTime: metav1.Now().Rfc3339Copy()}},
-			NodeInfo:   v1.NodeSystemInfo{OperatingSystem: goruntime.GOOS, Architecture: goruntime.GOARCH, KubeletVersion: "podvol-virtualkubelet"},
-		},
-	}
 }

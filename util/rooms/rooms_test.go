@@ -108,6 +108,7 @@ func offCore() map[string][]string {
 		"examples/renderpod":                 {"k8s.io/client-go"},
 		"examples/virtualkubelet":            {"k8s.io/client-go", "github.com/virtual-kubelet/virtual-kubelet"},
 		"examples/virtualkubelet/criruntime": {"google.golang.org/grpc"},
+		"examples/virtualkubelet/kubeletapi": {"k8s.io/client-go"},
 		"examples/virtualkubelet/podlife":    {"k8s.io/client-go", "google.golang.org/grpc"},
 		"volume/clusterhost":                 {"k8s.io/client-go"},
 		"volume/internal/following":          {"k8s.io/client-go"},

@@ -18,6 +18,7 @@ func (n node) virtualKubelet(o options) *kubecluster.Process {
 	return &kubecluster.Process{Name: "virtualkubelet", Path: base + "/programs/virtualkubelet", Dir: n.dir(), Args: append([]string{
 		"--kubeconfig=" + n.dir() + "/kubeconfig", "--nodename=" + n.name(), "--node-ip=" + n.address(),
 		"--dir=/var/lib/podvol", "--root-dir=/var/lib/kubelet", "--no-taint", "--runtime-endpoint=" + endpoint,
+		"--tls-cert-file=" + n.dir() + "/node.crt", "--tls-private-key-file=" + n.dir() + "/node.key", "--client-ca-file=" + n.dir() + "/ca.crt",
 	}, o.NodeFlags...)}
 }
 

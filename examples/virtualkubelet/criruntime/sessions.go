@@ -1,0 +1,40 @@
+package criruntime
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/podvol/podvol/examples/virtualkubelet/kubeletapi"
+)
+
+var _ kubeletapi.Runtime = (*Runtime)(nil)
+
+// ExecURL returns where the runtime serves a command in a container.
+func (r *Runtime) ExecURL(ctx context.Context, id string, command []string, s kubeletapi.Streams) (string, error) {
+	answer, err := r.service.Exec(ctx, &cri.ExecRequest{ContainerId: id, Cmd: command, Tty: s.TTY, Stdin: s.In, Stdout: s.Out, Stderr: s.Err})
+	return answer.GetUrl(), err
+}
+
+// AttachURL returns where the runtime serves a container's own streams.
+func (r *Runtime) AttachURL(ctx context.Context, id string, s kubeletapi.Streams) (string, error) {
+	answer, err := r.service.Attach(ctx, &cri.AttachRequest{ContainerId: id, Tty: s.TTY, Stdin: s.In, Stdout: s.Out, Stderr: s.Err})
+	return answer.GetUrl(), err
+}
+
+// PortForwardURL returns where the runtime serves connections into a pod.
+func (r *Runtime) PortForwardURL(ctx context.Context, pod types.UID) (string, error) {
+	all, err := r.sandboxes(ctx, pod)
+	if err != nil {
+		return "", err
+	}
+	for _, s := range all {
+		if s.State == cri.PodSandboxState_SANDBOX_READY {
+			answer, err := r.service.PortForward(ctx, &cri.PortForwardRequest{PodSandboxId: s.Id})
+			return answer.GetUrl(), err
+		}
+	}
+	return "", fmt.Errorf("pod %s has no sandbox that is ready", pod)
+}

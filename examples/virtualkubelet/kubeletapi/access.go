@@ -1,0 +1,99 @@
+package kubeletapi
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// allowedFor is how long an answer of the API server is kept, as the kubelet does.
+const allowedFor = 5 * time.Minute
+
+// allowances are requests that the API server has allowed.
+type allowances struct {
+	mu    sync.Mutex
+	until map[allowance]time.Time
+}
+
+type allowance struct{ user, groups, verb, subresource string }
+
+func (a *allowances) has(what allowance) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return time.Now().Before(a.until[what])
+}
+
+func (a *allowances) add(what allowance) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.until == nil || len(a.until) > 1000 {
+		a.until = make(map[allowance]time.Time)
+	}
+	a.until[what] = time.Now().Add(allowedFor)
+}
+
+// authorized lets through what the caller may do.
+func (s *Server) authorized(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+			http.Error(w, "a client certificate is required", http.StatusUnauthorized)
+			return
+		}
+		subject := r.TLS.PeerCertificates[0].Subject
+		asks := allowance{subject.CommonName, strings.Join(subject.Organization, "\n"), verbOf(r), subresourceOf(r.URL.Path)}
+		may := s.allowed.has(asks)
+		if !may {
+			var err error
+			if may, err = s.review(r.Context(), asks, subject.Organization); err != nil {
+				http.Error(w, "the API server does not say what you may do: "+err.Error(), http.StatusInternalServerError)
+				return
+			}
+		}
+		if !may {
+			http.Error(w, "user "+asks.user+" may not "+asks.verb+" nodes/"+asks.subresource, http.StatusForbidden)
+			return
+		}
+		s.allowed.add(asks)
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (s *Server) review(ctx context.Context, asks allowance, groups []string) (bool, error) {
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: asks.user, Groups: append([]string{"system:authenticated"}, groups...),
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: asks.verb, Version: "v1", Resource: "nodes", Subresource: asks.subresource, Name: s.Node}}}
+	answer, err := s.API.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+	if err != nil {
+		return false, err
+	}
+	return answer.Status.Allowed && !answer.Status.Denied, nil
+}
+
+// verbOf is the kubelet's. A session is begun by GET or POST, and changes the container.
+func verbOf(r *http.Request) string {
+	for _, session := range []string{"/exec/", "/attach/", "/portForward/"} {
+		if strings.HasPrefix(r.URL.Path, session) {
+			return "create"
+		}
+	}
+	if r.Method == http.MethodPost {
+		return "create"
+	}
+	return "get"
+}
+
+func subresourceOf(path string) string {
+	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	switch first {
+	case "stats", "metrics":
+		return first
+	case "logs":
+		return "log"
+	}
+	return "proxy"
+}

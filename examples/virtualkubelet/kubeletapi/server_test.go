@@ -1,0 +1,313 @@
+package kubeletapi
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// authority makes certificates for a test.
+type authority struct {
+	t           *testing.T
+	key         *ecdsa.PrivateKey
+	certificate *x509.Certificate
+	pem         []byte
+}
+
+func newAuthority(t *testing.T) *authority {
+	a := &authority{t: t}
+	own := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	var certificate tls.Certificate
+	certificate, a.pem, _ = a.sign(own)
+	a.certificate, a.key = certificate.Leaf, certificate.PrivateKey.(*ecdsa.PrivateKey)
+	return a
+}
+
+func (a *authority) sign(template *x509.Certificate) (tls.Certificate, []byte, []byte) {
+	a.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	parent, by := a.certificate, a.key
+	if parent == nil {
+		parent, by = template, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, by)
+	keyDER, keyErr := x509.MarshalPKCS8PrivateKey(key)
+	if err := errors.Join(err, keyErr); err != nil {
+		a.t.Fatal(err)
+	}
+	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return pair, certPEM, keyPEM
+}
+
+func (a *authority) user(name string, groups ...string) tls.Certificate {
+	pair, _, _ := a.sign(&x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name, Organization: groups},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)})
+	return pair
+}
+
+// node is what the server shows.
+type node struct {
+	dir    string
+	stream string // where sessions are served
+
+	mu    sync.Mutex
+	pods  []*v1.Pod
+	asked []string
+}
+
+func (n *node) List() []*v1.Pod {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var all []*v1.Pod
+	for _, p := range n.pods {
+		all = append(all, p.DeepCopy())
+	}
+	return all
+}
+
+func (n *node) LogFile(_ types.UID, container string, attempt int32) string {
+	return filepath.Join(n.dir, fmt.Sprintf("%s-%d.log", container, attempt))
+}
+
+func (n *node) ExecURL(_ context.Context, id string, command []string, s Streams) (string, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.asked = append(n.asked, fmt.Sprintf("exec in %s of %q with %+v", id, command, s))
+	return n.stream + "/exec/token", nil
+}
+
+func (n *node) AttachURL(context.Context, string, Streams) (string, error) {
+	return "", errors.New("no attaching here")
+}
+
+func (n *node) PortForwardURL(context.Context, types.UID) (string, error) {
+	return n.stream + "/portforward/token", nil
+}
+
+// serve starts a server of a node with one pod, and returns a client for a user.
+func serve(t *testing.T) (n *node, url string, client func(certificates ...tls.Certificate) *http.Client, a *authority) {
+	a = newAuthority(t)
+	_, cert, key := a.sign(&x509.Certificate{SerialNumber: big.NewInt(3), Subject: pkix.Name{CommonName: "node1"}, DNSNames: []string{"node1"},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)})
+	n = &node{dir: t.TempDir()}
+	for name, content := range map[string][]byte{"ca": a.pem, "cert": cert, "key": key} {
+		if err := os.WriteFile(filepath.Join(n.dir, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	api := fake.NewClientset()
+	api.PrependReactor("create", "subjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
+		what := review.Spec.ResourceAttributes
+		review.Status.Allowed = review.Spec.User == "apiserver" && what.Resource == "nodes" && what.Name == "node1" ||
+			review.Spec.User == "reader" && what.Verb == "get" && what.Subresource == "stats"
+		return true, review, nil
+	})
+	s, err := Listen(Config{Address: "127.0.0.1:0", CertFile: n.dir + "/cert", KeyFile: n.dir + "/key", ClientCAFile: n.dir + "/ca", Node: "node1",
+		API: api, Pods: n, Runtime: n, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(a.pem)
+	client = func(certificates ...tls.Certificate) *http.Client {
+		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "node1", Certificates: certificates}, DisableKeepAlives: true}
+		return &http.Client{Transport: transport}
+	}
+	running := v1.ContainerState{Running: &v1.ContainerStateRunning{}}
+	n.pods = []*v1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "uid-web"},
+		Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}},
+		Status: v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{Name: "main", RestartCount: 1, State: running, ContainerID: "containerd://abc",
+			LastTerminationState: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}}}, {Name: "waits", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}}}}
+	return n, fmt.Sprintf("https://127.0.0.1:%d", s.Port()), client, a
+}
+
+func get(t *testing.T, c *http.Client, url string) (int, string) {
+	t.Helper()
+	response, err := c.Get(url)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return response.StatusCode, string(body)
+}
+
+// Only callers with a certificate get in, and only to what the API server allows them.
+func TestAccess(t *testing.T) {
+	_, url, client, a := serve(t)
+	if code, says := get(t, client(), url+"/pods"); code != 0 || !strings.Contains(says, "certificate") {
+		t.Errorf("without a certificate: %d, %s", code, says)
+	}
+	if code, _ := get(t, client(newAuthority(t).user("apiserver")), url+"/pods"); code != 0 {
+		t.Errorf("with another authority's certificate: %d", code)
+	}
+	for user, codes := range map[string][2]int{"apiserver": {200, 200}, "reader": {403, 200}, "nobody": {403, 403}} {
+		c := client(a.user(user))
+		pods, _ := get(t, c, url+"/pods")
+		stats, says := get(t, c, url+"/stats/summary")
+		if pods != codes[0] || stats != codes[1] {
+			t.Errorf("%s: pods %d, stats %d (%s)", user, pods, stats, says)
+		}
+	}
+}
+
+// A log is read by run, lines, bytes, time and stream; parts of a line are put together.
+func TestLogs(t *testing.T) {
+	n, url, client, a := serve(t)
+	write := func(name, content string) {
+		if err := os.WriteFile(filepath.Join(n.dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("main-0.log", "2026-01-01T00:00:00.5Z stdout F before\n")
+	write("main-1.log", "2026-01-01T00:00:01.5Z stdout F one\n2026-01-01T00:00:02.5Z stderr F two\n2026-01-01T00:00:03.5Z stdout P thr\n2026-01-01T00:00:03.6Z stdout F ee\n")
+	c := client(a.user("apiserver"))
+	for query, want := range map[string]string{
+		"":                                "one\ntwo\nthree\n",
+		"?previous=true":                  "before\n",
+		"?tailLines=2":                    "three\n",
+		"?tailLines=3":                    "two\nthree\n",
+		"?tailLines=0":                    "",
+		"?limitBytes=5":                   "one\nt",
+		"?sinceTime=2026-01-01T00:00:02Z": "two\nthree\n",
+		"?sinceSeconds=1":                 "",
+		"?stream=Stderr":                  "two\n",
+		"?timestamps=true&tailLines=3":    "2026-01-01T00:00:02.5Z two\n2026-01-01T00:00:03.5Z three\n",
+	} {
+		if code, says := get(t, c, url+"/containerLogs/shop/web/main"+query); code != 200 || says != want {
+			t.Errorf("%q: %d, %q", query, code, says)
+		}
+	}
+	for path, want := range map[string]int{"shop/web/none": 400, "shop/none/main": 404, "shop/web/waits": 400, "shop/web/main?tailLines=-1": 400, "shop/web/main?sinceTime=x": 400} {
+		if code, says := get(t, c, url+"/containerLogs/"+path); code != want {
+			t.Errorf("%s: %d, %s", path, code, says)
+		}
+	}
+}
+
+// A log is followed until the container has ended.
+func TestLogIsFollowed(t *testing.T) {
+	n, url, client, a := serve(t)
+	file, err := os.Create(filepath.Join(n.dir, "main-1.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	response, err := client(a.user("apiserver")).Get(url + "/containerLogs/shop/web/main?follow=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	for _, word := range []string{"one\n", "two\n"} {
+		if _, err := file.WriteString("2026-01-01T00:00:01Z stdout F " + word); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, 4)
+		if _, err := io.ReadFull(response.Body, got); err != nil || string(got) != word {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
+	n.mu.Lock()
+	n.pods[0].Status.ContainerStatuses[0].State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}}
+	n.mu.Unlock()
+	if rest, err := io.ReadAll(response.Body); err != nil || len(rest) > 0 {
+		t.Errorf("%q, %v", rest, err)
+	}
+}
+
+// A session is handed on to the runtime with its protocol, both ways.
+func TestSessionsAreHandedOn(t *testing.T) {
+	n, url, client, a := serve(t)
+	stream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/exec/token" || r.URL.RawQuery != "" || r.Header.Get("X-Stream-Protocol-Version") != "v4.channel.k8s.io" {
+			t.Errorf("the runtime was asked for %s with %v", r.URL, r.Header)
+		}
+		connection, both, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer connection.Close()
+		fmt.Fprint(both, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n")
+		both.Flush()
+		line, _ := both.ReadString('\n')
+		fmt.Fprintf(both, "you said %s", line)
+		both.Flush()
+	}))
+	defer stream.Close()
+	n.stream = stream.URL
+	request, err := http.NewRequest(http.MethodPost, url+"/exec/shop/web/main?command=ls&command=-l&output=1&error=1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header = http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}, "X-Stream-Protocol-Version": {"v4.channel.k8s.io"}}
+	response, err := client(a.user("apiserver")).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	both, ok := response.Body.(io.ReadWriter)
+	if response.StatusCode != http.StatusSwitchingProtocols || !ok {
+		t.Fatalf("answered with %s", response.Status)
+	}
+	if _, err := io.WriteString(both, "hello\n"); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := io.ReadAll(both); err != nil || string(bytes.TrimSpace(said)) != "you said hello" {
+		t.Errorf("%q, %v", said, err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if want := `exec in abc of ["ls" "-l"] with {In:false Out:true Err:true TTY:false}`; len(n.asked) != 1 || n.asked[0] != want {
+		t.Errorf("asked: %q", n.asked)
+	}
+}
