@@ -93,8 +93,13 @@ func (p *Pods) Put(pod *v1.Pod) {
 				l.refused = p.volumes.PutPod(pod)
 			}
 		}
+		if pod.DeletionTimestamp != nil {
+			l.end(gracePeriod(pod))
+		}
 		p.running.Go(func() { l.run(p.ctx) })
-	} else if l.update(pod) {
+		return
+	}
+	if l.update(pod) {
 		if err := p.volumes.PutPod(pod); err != nil {
 			p.Log.Warn("a changed pod is not taken over", "pod", nameOf(pod), "error", err)
 		}
