@@ -21,6 +21,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"github.com/podvol/podvol/mount/fakemount"
+	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/util/testenv/noleak"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
@@ -29,6 +30,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	sandbox.Main()
+	if os.Getenv(mainVar) != "" {
+		main()
+		os.Exit(0)
+	}
 	if share := os.Getenv(shareVar); share != "" {
 		if err := beReplica(share, strings.Split(os.Getenv(argsVar), " ")); err != nil {
 			fmt.Fprintln(os.Stderr, err)

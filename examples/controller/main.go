@@ -10,6 +10,10 @@
 // of the cluster, and kube-controller-manager must be started without its own ones;
 // go doc ./volume/persistentvolume says which.
 //
+// In its mode "local-discovery" it runs on every node (testdata/local-discovery.yaml), and
+// offers the disks below /mnt/disks as local PersistentVolumes, beside either of them. It
+// deletes none: a released volume and its data stay until an administrator decides.
+//
 // controller.go puts the parts together, and is meant to be copied.
 package main
 
@@ -18,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
@@ -28,6 +33,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/podvol/podvol/mount/host"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -76,18 +82,30 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if o.mode == modeDiscovery {
+		d, err := newDiscovery(o, clientset, table.Kernel(), log)
+		if err != nil {
+			return err
+		}
+		return serveAndRun(ctx, o.bindAddress, d.handler(), d.run)
+	}
 	leases, err := kubernetes.NewForConfig(config) // with limits of its own: renewals wait for nothing else
 	if err != nil {
 		return err
 	}
-	c, err := newController(o, clientset, leases.CoordinationV1(), host.New(host.Config{}), slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	c, err := newController(o, clientset, leases.CoordinationV1(), host.New(host.Config{}), log)
 	if err != nil {
 		return err
 	}
-	serving, err := serve(o.bindAddress, c)
+	return serveAndRun(ctx, o.bindAddress, handler(c), c.run)
+}
+
+func serveAndRun(ctx context.Context, address string, h http.Handler, run func(context.Context) error) error {
+	serving, err := serve(address, h)
 	if err != nil {
 		return err
 	}
 	defer serving.Close()
-	return c.run(ctx)
+	return run(ctx)
 }

@@ -8,12 +8,15 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/podvol/podvol/volume/localdiscovery"
 )
 
 // The modes.
 const (
 	modeProvisioner = "provisioner"
 	modeEverything  = "everything"
+	modeDiscovery   = "local-discovery"
 )
 
 // errUsage is for a command line that cannot be.
@@ -21,6 +24,8 @@ var errUsage = errors.New("usage")
 
 type options struct {
 	kubeconfig, mode, provisioner, rootDir, onDelete, bindAddress string
+	nodeName                                                      string
+	discover                                                      []string
 	workers                                                       int
 	elect                                                         bool
 	leaseNamespace, leaseName                                     string
@@ -34,8 +39,10 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags := pflag.NewFlagSet("controller", pflag.ContinueOnError)
 	flags.SetOutput(out)
 	flags.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "file that says how to reach the cluster; empty: the pod's own service account")
-	flags.StringVar(&o.mode, "mode", modeProvisioner, "provisioner: make and delete volumes, beside kube-controller-manager; everything: bind, reclaim and protect, too, without its controllers")
+	flags.StringVar(&o.mode, "mode", modeProvisioner, "provisioner: make and delete volumes, beside kube-controller-manager; everything: bind, reclaim and protect, too, without its controllers; local-discovery: offer the disks of this node, beside both")
 	flags.StringVar(&o.provisioner, "provisioner", "nfs.podvol.io", "what StorageClasses call the provisioner, in mode provisioner; in the other one it is kubernetes.io/nfs")
+	flags.StringVar(&o.nodeName, "node-name", nodeName(), "the node whose disks are offered, in mode local-discovery")
+	flags.StringArrayVar(&o.discover, "discover", []string{localdiscovery.DefaultDir}, "DIR=CLASS: offer each disk that is mounted, or has a link, directly below DIR with this StorageClass, in mode local-discovery; may be repeated")
 	flags.StringVar(&o.rootDir, "root-dir", "/var/lib/podvol-controller", "directory below which shares are mounted meanwhile")
 	flags.StringVar(&o.onDelete, "on-delete", "delete", "what becomes of a volume's directory where the class does not say it: delete, archive or retain")
 	flags.StringVar(&o.bindAddress, "bind-address", ":8080", "where /healthz, /readyz and /metrics are served; empty: nowhere")
@@ -62,9 +69,15 @@ func (o *options) check(flags *pflag.FlagSet) error {
 	switch {
 	case flags.NArg() > 0:
 		return fmt.Errorf("there are no arguments besides flags: %q", flags.Args())
-	case o.mode != modeProvisioner && o.mode != modeEverything:
-		return fmt.Errorf("--mode is %q; it can be %s or %s", o.mode, modeProvisioner, modeEverything)
-	case o.mode == modeEverything && flags.Changed("provisioner"):
+	case o.mode != modeProvisioner && o.mode != modeEverything && o.mode != modeDiscovery:
+		return fmt.Errorf("--mode is %q; it can be %s, %s or %s", o.mode, modeProvisioner, modeEverything, modeDiscovery)
+	case o.mode == modeDiscovery && o.nodeName == "":
+		return fmt.Errorf("--mode %s needs --node-name, or $NODE_NAME", modeDiscovery)
+	case o.mode == modeDiscovery && flags.Changed("leader-elect") && o.elect:
+		return fmt.Errorf("--mode %s runs on every node, and elects none", modeDiscovery)
+	case o.mode != modeDiscovery && flags.Changed("discover"):
+		return fmt.Errorf("--discover is for --mode %s", modeDiscovery)
+	case o.mode != modeProvisioner && flags.Changed("provisioner"):
 		return fmt.Errorf("--provisioner is for --mode %s; in --mode %s it is kubernetes.io/nfs", modeProvisioner, modeEverything)
 	case o.workers < 1:
 		return fmt.Errorf("--workers is %d; it must be at least 1", o.workers)

@@ -13,8 +13,8 @@ import (
 )
 
 // serve serves health checks and metrics until it is closed.
-func serve(address string, c *controller) (io.Closer, error) {
-	server := &http.Server{Handler: handler(c), ReadHeaderTimeout: 10 * time.Second}
+func serve(address string, h http.Handler) (io.Closer, error) {
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
 	if address == "" {
 		return server, nil
 	}
