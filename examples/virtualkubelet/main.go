@@ -15,6 +15,7 @@
 //   - volumes.go is all that an agent needs to have the volumes of its pods mounted.
 //   - Package podlife says when: it runs pods over any runtime.
 //   - Package criruntime is such a runtime, and package processes is another one.
+//   - Package staticpods runs the pods of a directory of manifests beside the API server's.
 //   - Package kubeletapi has the kubelet's endpoints: logs, exec, attach and port-forward.
 //     They are served where --tls-cert-file, --tls-private-key-file and --client-ca-file
 //     are given, and only with a container runtime.
@@ -94,6 +95,7 @@ func (c *config) flags(set *flag.FlagSet) (kubeconfig *string) {
 		return nil
 	})
 	set.StringVar(&c.clusterDomain, "cluster-domain", "cluster.local", "what the names of the cluster's services end with")
+	set.StringVar(&c.manifests, "pod-manifest-path", "", "a directory with manifests of static pods, which the node runs by itself; empty: none")
 	set.StringVar(&c.rootDir, "root-dir", "", "the root directory of the volumes; empty: below --dir")
 	set.StringVar(&c.certFile, "tls-cert-file", "", "the certificate of the kubelet's endpoints (logs, exec); empty: there are none")
 	set.StringVar(&c.keyFile, "tls-private-key-file", "", "the key of that certificate")

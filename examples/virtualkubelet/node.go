@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	vklog "github.com/virtual-kubelet/virtual-kubelet/log"
@@ -27,6 +29,7 @@ import (
 	"github.com/podvol/podvol/examples/virtualkubelet/kubeletapi"
 	"github.com/podvol/podvol/examples/virtualkubelet/podlife"
 	"github.com/podvol/podvol/examples/virtualkubelet/processes"
+	"github.com/podvol/podvol/examples/virtualkubelet/staticpods"
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume/containerenv"
 )
@@ -45,6 +48,7 @@ type config struct {
 	clusterDNS    []string
 	clusterDomain string
 	rootDir       string // of the volumes; empty: below dir
+	manifests     string // the directory of static pods; empty: there are none
 	// The kubelet's endpoints; without a certificate there are none.
 	certFile, keyFile, clientCAFile string
 	port                            int
@@ -62,6 +66,9 @@ func run(ctx context.Context, c config) error {
 	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: c.api.CoreV1().Events("")})
 	events := broadcaster.NewRecorder(scheme.Scheme, v1.EventSource{Component: "podvol-virtualkubelet", Host: c.name})
 
+	if err := os.MkdirAll(c.dir, 0o750); err != nil {
+		return err
+	}
 	runtime, closeRuntime, err := newRuntime(ctx, c)
 	if err != nil {
 		return err
@@ -150,8 +157,12 @@ func serve(ctx context.Context, c config, lives *podlife.Pods, volumes *volumes,
 		return err
 	}
 	pods := factory.Core().V1().Pods().Informer()
-	complete := func() { volumes.complete(pods.GetStore().List()) }
-	following, err := pods.AddEventHandler(lives.Handler(complete))
+	complete, static, err := completion(c, lives, func() { volumes.complete(pods.GetStore().List()) })
+	if err != nil {
+		return err
+	}
+	beside.Go(func() { static(ctx) })
+	following, err := pods.AddEventHandler(lives.Handler(func() { complete(false) }))
 	if err != nil {
 		return err
 	}
@@ -159,12 +170,50 @@ func serve(ctx context.Context, c config, lives *podlife.Pods, volumes *volumes,
 	if volumes.client.WaitForSync(ctx) != nil || !cache.WaitForCacheSync(ctx.Done(), following.HasSynced) {
 		return nil // ctx has ended
 	}
-	complete()
-	beside.Go(func() { lives.RemoveUnknown(ctx) })
+	beside.Go(func() {
+		if complete(true) {
+			lives.RemoveUnknown(ctx)
+			lives.RemoveMirrors(ctx, pods.GetStore().List())
+		}
+	})
 	if err = nodeController.Run(ctx); err != nil && ctx.Err() == nil { // a request that the end has cut off is no failure
 		return fmt.Errorf("virtual-kubelet: %w", err)
 	}
 	return nil
+}
+
+// completion returns what to call when the API server's pods are known, and when one of
+// them has gone: it calls known, once the static pods are known, too. The first call waits
+// for that, and returns false where the node has ended before. Static follows the static
+// pods.
+func completion(c config, lives *podlife.Pods, known func()) (complete func(first bool) bool, static func(context.Context), err error) {
+	if c.manifests == "" {
+		return func(bool) bool { known(); return true }, func(context.Context) {}, nil
+	}
+	follower, err := staticpods.New(staticpods.Config{Dir: c.manifests, KnownFile: filepath.Join(c.dir, "static-pods"), NodeName: c.name, Pods: lives, Log: c.log})
+	if err != nil {
+		return nil, nil, err
+	}
+	ended := make(chan struct{})
+	static = func(ctx context.Context) {
+		defer close(ended)
+		follower.Run(ctx)
+	}
+	var begun atomic.Bool
+	return func(first bool) bool {
+		if first {
+			select {
+			case <-follower.Complete():
+				begun.Store(true)
+			case <-ended:
+				return false
+			}
+		}
+		if begun.Load() {
+			known()
+		}
+		return begun.Load()
+	}, static, nil
 }
 
 // isOver reports whether a pod has ended.

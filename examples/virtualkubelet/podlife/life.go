@@ -15,10 +15,11 @@ import (
 
 // life is one pod from its creation to its deletion.
 type life struct {
-	pods  *Pods
-	uid   types.UID
-	name  types.NamespacedName
-	begun metav1.Time
+	pods   *Pods
+	uid    types.UID
+	name   types.NamespacedName
+	begun  metav1.Time
+	static bool // the API server has only a mirror of it
 
 	starting     context.Context // ended: nothing is started any more, and what runs shall end
 	stopStarting context.CancelFunc
@@ -48,7 +49,7 @@ type life struct {
 type halt struct{ reason, message string }
 
 func newLife(p *Pods, pod *v1.Pod) *life {
-	l := &life{pods: p, uid: pod.UID, name: nameOf(pod), begun: now(), pod: pod.DeepCopy(), troubles: make(map[string]error),
+	l := &life{pods: p, uid: pod.UID, name: nameOf(pod), begun: now(), static: isStatic(pod), pod: pod.DeepCopy(), troubles: make(map[string]error),
 		conditions: make(map[v1.PodConditionType]v1.PodCondition), over: isOver(pod), ending: make(chan struct{}),
 		hurried: make(chan struct{}), changed: make(chan struct{}, 1), ephemeral: make(chan struct{}, 1)}
 	l.starting, l.stopStarting = context.WithCancel(p.ctx)

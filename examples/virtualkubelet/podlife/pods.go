@@ -76,8 +76,12 @@ func (p *Pods) Begin(ctx context.Context, volumes Volumes, env containerenv.Sour
 func (p *Pods) Wait() { p.running.Wait() }
 
 // Put begins a pod's life, or tells it that the API server has the pod like this. It does
-// not block.
+// not block. A pod with SourceAnnotation FromFile is a static pod, of which the API server
+// is given a mirror.
 func (p *Pods) Put(pod *v1.Pod) {
+	if p.mirrorSeen(pod) {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ctx.Err() != nil {
@@ -111,6 +115,9 @@ func (p *Pods) Put(pod *v1.Pod) {
 
 // Gone says that the API server has a pod no more. What is left of it ends.
 func (p *Pods) Gone(pod *v1.Pod) {
+	if p.mirrorSeen(pod) {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l, known := p.life(pod.UID)

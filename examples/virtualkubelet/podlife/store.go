@@ -19,6 +19,9 @@ import (
 // store writes the pod's status until the API server has it, and returns false where ctx
 // has ended before. A pod that is not there any more has no status.
 func (l *life) store(ctx context.Context) bool {
+	if l.static {
+		return l.storeMirror(ctx)
+	}
 	pause := retry.Pause{First: 100 * time.Millisecond, Last: 10 * time.Second}
 	for {
 		l.mu.Lock()
@@ -60,6 +63,9 @@ func (l *life) store(ctx context.Context) bool {
 
 // deleteObject deletes the pod for good, if it is the one of that UID.
 func (l *life) deleteObject(ctx context.Context) bool {
+	if l.static {
+		return l.deleteOwnMirror(ctx)
+	}
 	options := metav1.DeleteOptions{GracePeriodSeconds: new(int64(0)), Preconditions: &metav1.Preconditions{UID: &l.uid}}
 	return l.pods.until(ctx, "a pod that has gone is not deleted", func() error {
 		err := l.pods.API.CoreV1().Pods(l.name.Namespace).Delete(ctx, l.name.Name, options)
