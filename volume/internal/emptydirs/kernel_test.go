@@ -54,7 +54,7 @@ func TestKernelMemory(t *testing.T) {
 		b.setUp(o)
 		b.setUp(o)
 		b.wantMounts(1)
-		b.wantMode(0o777 | fs.ModeSetgid)
+		b.wantMode(0o777 | fs.ModeSetgid | fs.ModeSticky)
 		e := b.mounts()[0]
 		if e.FSType != "tmpfs" || !slices.Contains(e.SuperOptions, "size=1024k") {
 			b.Errorf("mounted: %+v", e)
@@ -80,7 +80,7 @@ func TestKernelMemory(t *testing.T) {
 		if after := b.mounts()[0]; slices.Contains(after.SuperOptions, "noswap") != slices.Contains(e.SuperOptions, "noswap") {
 			b.Errorf("raising the limit changed noswap: %v", after.SuperOptions)
 		}
-		b.wantMode(0o777 | fs.ModeSetgid)
+		b.wantMode(0o777 | fs.ModeSetgid | fs.ModeSticky)
 
 		b.tearDown(false)
 		b.wantNothing()

@@ -29,7 +29,7 @@ const (
 // request returns the mount that a medium needs. The medium must not be the
 // default one.
 func (o Options) request(dir string) (mount.Request, error) {
-	request := mount.Request{Target: dir, Options: []string{fmt.Sprintf("mode=%04o", o.Mode.Perm())}}
+	request := mount.Request{Target: dir, Options: []string{fmt.Sprintf("mode=%04o", mountMode(*o.Mode))}}
 	if o.SizeBytes > 0 {
 		request.Options = append(request.Options, sizeOption(o.SizeBytes))
 	}
@@ -49,6 +49,15 @@ func (o Options) request(dir string) (mount.Request, error) {
 	request.Source, request.FSType = FSTypeHugePages, FSTypeHugePages
 	request.Options = append(request.Options, "pagesize="+strconv.FormatInt(pageSize, 10))
 	return request, nil
+}
+
+// mountMode is what a mount's option says; what else the mode has comes later.
+func mountMode(mode fs.FileMode) uint32 {
+	bits := uint32(mode.Perm())
+	if mode&fs.ModeSticky != 0 {
+		bits |= unix.S_ISVTX
+	}
+	return bits
 }
 
 func sizeOption(bytes int64) string { return "size=" + strconv.FormatInt(bytes, 10) }
@@ -78,7 +87,7 @@ type Options struct {
 	// of the memory, and all huge pages). A plain directory has no limit.
 	SizeBytes int64
 	// Mode is the directory's, permission bits, sticky and setgid, whatever the
-	// umask; nil means 0777.
+	// umask; nil means 0777, and 1777 on a tmpfs.
 	Mode *fs.FileMode
 	// GID gets the directory, with rwx and the setgid bit, so that new files in it
 	// belong to the group too; nil leaves the process's group.
@@ -87,12 +96,19 @@ type Options struct {
 	Wrapped bool
 }
 
-// defaultMode is what every container may use, whatever its user.
-const defaultMode fs.FileMode = 0o777
+// defaultMode is what every container may use, whatever its user. A tmpfs is sticky,
+// too, as the kernel makes it and the kubelet leaves it: Kubernetes' own tests ask for
+// that.
+func (o Options) defaultMode() fs.FileMode {
+	if o.Medium == v1.StorageMediumMemory {
+		return 0o777 | fs.ModeSticky
+	}
+	return 0o777
+}
 
 // normal checks the options and fills in what they leave open.
 func (o Options) normal() (Options, error) {
-	mode := defaultMode
+	mode := o.defaultMode()
 	if o.Mode != nil {
 		mode = *o.Mode
 	}

@@ -34,7 +34,11 @@ func TestLifeOfEachMedium(t *testing.T) {
 			b := newBench(t)
 			setUmask(t, 0o077)
 			b.setUp(o)
-			b.wantMode(0o777)
+			want := fs.FileMode(0o777)
+			if o.Medium == memory {
+				want |= fs.ModeSticky // as the kubelet's
+			}
+			b.wantMode(want)
 			b.wantReady(true, o.Wrapped)
 			b.wantReady(false, !o.Wrapped)
 			file := b.write("a/b/file")
@@ -68,7 +72,7 @@ func TestMountOptions(t *testing.T) {
 		fsType  string
 		options []string
 	}{
-		"memory":          {emptydirs.Options{Medium: memory}, "tmpfs", []string{"mode=0777", "noswap"}},
+		"memory":          {emptydirs.Options{Medium: memory}, "tmpfs", []string{"mode=1777", "noswap"}},
 		"limited memory":  {emptydirs.Options{Medium: memory, SizeBytes: 4096, Mode: new(fs.FileMode(0o700))}, "tmpfs", []string{"mode=0700", "size=4096", "noswap"}},
 		"huge pages":      {emptydirs.Options{Medium: "HugePages-2Mi"}, "hugetlbfs", []string{"mode=0777", "pagesize=2097152"}},
 		"some huge pages": {emptydirs.Options{Medium: "HugePages-1Gi", SizeBytes: 2 << 30}, "hugetlbfs", []string{"mode=0777", "size=2147483648", "pagesize=1073741824"}},
@@ -168,7 +172,7 @@ func TestOldKernelWithoutNoswap(t *testing.T) {
 	if !slices.Contains(last.Options, "size=4096") || slices.Contains(last.Options, "noswap") {
 		t.Errorf("mounted with %v", last.Options)
 	}
-	b.wantMode(0o777)
+	b.wantMode(0o777 | fs.ModeSticky)
 }
 
 func TestFailureLeavesNothing(t *testing.T) {
@@ -228,7 +232,7 @@ func TestMarkerOutlivesTheMount(t *testing.T) {
 	}
 	b.setUp(o)
 	b.wantMounts(1)
-	b.wantMode(0o777)
+	b.wantMode(0o777 | fs.ModeSticky)
 	if _, err := os.Lstat(filepath.Join(b.dir, "old")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("old contents: %v", err)
 	}
@@ -256,7 +260,7 @@ func TestMountWithoutMarkerIsCompleted(t *testing.T) {
 	}
 	b.setUp(o)
 	b.wantMounts(1)
-	b.wantMode(0o777)
+	b.wantMode(0o777 | fs.ModeSticky)
 	b.wantReady(true, false)
 	b.wantData(file)
 }

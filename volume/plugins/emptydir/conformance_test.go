@@ -18,7 +18,7 @@ func TestConformance(t *testing.T) {
 		Working: []volumetest.Case{
 			{Name: "disk", Spec: volumetest.Inline(medium("")), Want: volumetest.Want{Mode: fs.ModePerm}},
 			{Name: "memory", Spec: volumetest.Inline(medium(v1.StorageMediumMemory)),
-				Want: volumetest.Want{Mode: fs.ModePerm, Mount: &volumetest.Mount{FSType: "tmpfs"}}},
+				Want: volumetest.Want{Mode: fs.ModePerm | fs.ModeSticky, Mount: &volumetest.Mount{FSType: "tmpfs"}}},
 		},
 		Refused: []volumetest.RefusedCase{
 			{Name: "another medium", Spec: volumetest.Inline(medium("Tape")), Because: "emptyDir.medium"},

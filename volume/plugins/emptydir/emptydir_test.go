@@ -70,6 +70,14 @@ func tearDown(t *testing.T, p volume.VolumePlugin, pod *v1.Pod) {
 	}
 }
 
+// modeOn is the usual mode on a medium: on a tmpfs it is sticky, as the kubelet's.
+func modeOn(medium v1.StorageMedium) fs.FileMode {
+	if medium == memory {
+		return 0o777 | fs.ModeSticky
+	}
+	return 0o777
+}
+
 func TestLife(t *testing.T) {
 	for _, medium := range []v1.StorageMedium{"", memory, "HugePages-2Mi"} {
 		t.Run("medium "+string(medium), func(t *testing.T) {
@@ -81,7 +89,7 @@ func TestLife(t *testing.T) {
 			}
 			setUp(t, m, volume.MounterArgs{})
 			info, err := os.Stat(m.GetPath())
-			if err != nil || info.Mode() != fs.ModeDir|0o777 {
+			if err != nil || info.Mode() != fs.ModeDir|modeOn(medium) {
 				t.Errorf("mode %v, %v", info.Mode(), err)
 			}
 			file := filepath.Join(m.GetPath(), "file")
@@ -267,7 +275,7 @@ func TestFsGroup(t *testing.T) {
 		p, _ := newPlugin(t)
 		m := mounter(t, p, spec(medium, ""), fakehost.Pod("web"))
 		setUp(t, m, volume.MounterArgs{FsGroup: &gid})
-		if info, err := os.Stat(m.GetPath()); err != nil || info.Mode() != fs.ModeDir|fs.ModeSetgid|0o777 {
+		if info, err := os.Stat(m.GetPath()); err != nil || info.Mode() != fs.ModeDir|fs.ModeSetgid|modeOn(medium) {
 			t.Errorf("medium %q: mode %v, %v", medium, info.Mode(), err)
 		}
 	}
