@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -275,5 +276,46 @@ func TestImagesAndRefusals(t *testing.T) {
 			})
 		}
 		w.stop()
+	})
+}
+
+// An agent that is killed, at whatever moment, leaves its containers and volumes as they
+// are. The next one starts nothing twice, and ends what was deleted meanwhile.
+func TestContainersOutliveAKilledAgent(t *testing.T) {
+	withContainerd(t, func(t *testing.T, c *containerd) {
+		k := newKillable(t)
+		k.flags = []string{"--runtime-endpoint", c.endpoint, "--host-network"}
+		script := `echo run >>/volumes/memory/runs; trap 'exit 0' TERM; while :; do sleep 0.05; done`
+		stays, goes := k.create(inImage(pod("stays", script, memoryVolume("memory")))), k.create(inImage(pod("goes", script, memoryVolume("memory"))))
+		k.start()
+		for _, p := range []*v1.Pod{stays, goes} {
+			k.eventually("pod "+p.Name+" runs", func() bool { phase, _ := k.status(p); return phase == v1.PodRunning })
+		}
+		_, before := k.status(stays)
+		k.kill()
+		if m, s := k.mounted(), c.sandboxes(); len(m) != 2 || len(s) != 2 {
+			t.Fatalf("after it was killed: mounted %v, sandboxes %v", m, s)
+		}
+		k.delete(goes)
+		for _, after := range []time.Duration{0, 30 * time.Millisecond, 100 * time.Millisecond, 300 * time.Millisecond, time.Second} {
+			k.start()
+			<-time.After(after)
+			k.kill()
+		}
+		k.start()
+		k.eventually("the deleted pod is gone", func() bool {
+			left, err := os.ReadDir(filepath.Join(k.config.dir, "containers"))
+			return err == nil && len(left) == 1 && len(c.sandboxes()) == 1 && len(k.mounted()) == 1
+		})
+		k.eventually("the other one goes on", func() bool { phase, _ := k.status(stays); return phase == v1.PodRunning })
+		if _, s := k.status(stays); s.ContainerID != before.ContainerID || s.RestartCount != 0 || k.file(stays, "empty-dir", "memory/runs") != "run\n" {
+			t.Errorf("it was %v, and is %v", before.String(), s.String())
+		}
+		k.delete(stays)
+		k.eventually("nothing is left", func() bool { return len(c.sandboxes()) == 0 && len(k.mounted()) == 0 })
+		_ = k.process.Process.Signal(syscall.SIGTERM)
+		if err := k.process.Wait(); err != nil {
+			t.Error(err)
+		}
 	})
 }

@@ -36,6 +36,7 @@ type killable struct {
 	*world
 	server     *clustertest.Server
 	kubeconfig string
+	flags      []string // further ones
 	process    *exec.Cmd
 }
 
@@ -111,7 +112,7 @@ func (k *killable) status(pod *v1.Pod) (phase v1.PodPhase, only v1.ContainerStat
 
 func (k *killable) start() {
 	k.t.Helper()
-	c := exec.Command("/proc/self/exe", "--kubeconfig", k.kubeconfig, "--nodename", "node1", "--dir", k.config.dir)
+	c := exec.Command("/proc/self/exe", append([]string{"--kubeconfig", k.kubeconfig, "--nodename", "node1", "--dir", k.config.dir}, k.flags...)...)
 	c.Env = append(os.Environ(), mainVar+"=1")
 	c.Stderr = k.t.Output()
 	if err := c.Start(); err != nil {
