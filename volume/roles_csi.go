@@ -40,6 +40,27 @@ func PodVolumeName(p VolumePlugin, spec *Spec, podUID types.UID) (string, error)
 	return p.GetVolumeName(spec)
 }
 
+// RunningPlugin is implemented by plugins that work beside their volumes, such as by
+// watching for the drivers that register themselves. Absent: the plugin only acts when it
+// is called.
+type RunningPlugin interface {
+	VolumePlugin
+	// Run works until ctx ends. It is called once, when the manager has recovered. It
+	// calls wake with the name of a source's server (volumesource.Health.Source) that
+	// may answer again: volumes of that source are then tried at once. An error says
+	// that the work cannot be done; the plugin's volumes are tried all the same.
+	Run(ctx context.Context, wake func(source string)) error
+}
+
+// RunPlugin has p work until ctx ends. It returns nil at once for plugins that are no
+// [RunningPlugin].
+func RunPlugin(ctx context.Context, p VolumePlugin, wake func(source string)) error {
+	if c, ok := p.(RunningPlugin); ok {
+		return c.Run(ctx, wake)
+	}
+	return nil
+}
+
 // Errors of NodeExpand match these.
 var (
 	// ErrResizeInfeasible says that the volume can never get this size.

@@ -66,7 +66,7 @@ func mayImport() map[string][]string {
 		"volume/intree":                {"util", "mount", "mount/table", "volume", "volume/internal"},
 		"volume/fakehost":              {"util", "mount", "mount/fakemount", "mount/host", "mount/table", "volume"},
 		"volume/volumetest":            {"util", "util/testenv", "mount", "mount/fakemount", "mount/host", "mount/table", "volume", "volume/fakehost", "volume/volumetest/internal", "volume/volumetest/internal/sim", "volume/volumetest/internal/specs"},
-		"volume/volumetest/csitest":    {"util", "mount", "mount/format", "mount/host", "mount/table"},
+		"volume/volumetest/csitest":    {"util", "util/testenv", "mount", "mount/format", "mount/host", "mount/table", "volume/internal"},
 		// parts of the kit that know none of its checks
 		"volume/volumetest/internal/sim":   {"util", "mount", "mount/fakemount", "volume", "volume/fakehost", "volume/volumetest/internal", "volume/volumetest/internal/specs"},
 		"volume/volumetest/internal/specs": {"volume"},
@@ -115,8 +115,9 @@ func offCore() map[string][]string {
 		"volume/objects/cluster":             {"k8s.io/client-go"},
 		"volume/objects/cluster/clustertest": {"k8s.io/client-go"},
 		"volume/objects/cluster/election":    {"k8s.io/client-go"},
-		"volume/plugins/csi":                 {"github.com/container-storage-interface/spec", "google.golang.org/grpc"},
-		"volume/volumetest/csitest":          {"github.com/container-storage-interface/spec", "google.golang.org/grpc"},
+		"volume/internal/csiregistration":    {"google.golang.org/protobuf"},
+		"volume/plugins/csi":                 {"github.com/container-storage-interface/spec", "google.golang.org/grpc", "google.golang.org/protobuf"},
+		"volume/volumetest/csitest":          {"github.com/container-storage-interface/spec", "google.golang.org/grpc", "google.golang.org/protobuf"},
 	}
 }
 

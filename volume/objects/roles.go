@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -14,7 +15,8 @@ import (
 )
 
 // Roles plays the roles of a volume host that read objects:
-// [volume.SecretGetter], [volume.ConfigMapGetter] and [volume.TrustBundleGetter].
+// [volume.SecretGetter], [volume.ConfigMapGetter], [volume.TrustBundleGetter],
+// [volume.CSIDriverGetter] and [volume.AttachmentGetter].
 // Trust bundles by signer need a Source that is a [KindReader]. Errors are the
 // Source's. Its methods may be called concurrently if the Source's may.
 type Roles struct{ Source Getter }
@@ -23,7 +25,19 @@ var (
 	_ volume.SecretGetter      = Roles{}
 	_ volume.ConfigMapGetter   = Roles{}
 	_ volume.TrustBundleGetter = Roles{}
+	_ volume.CSIDriverGetter   = Roles{}
+	_ volume.AttachmentGetter  = Roles{}
 )
+
+// GetCSIDriver implements the role.
+func (r Roles) GetCSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
+	return Get[*storagev1.CSIDriver](ctx, r.Source, volume.NewObjectRef("CSIDriver", "", name))
+}
+
+// GetVolumeAttachment implements the role.
+func (r Roles) GetVolumeAttachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error) {
+	return Get[*storagev1.VolumeAttachment](ctx, r.Source, volume.NewObjectRef("VolumeAttachment", "", name))
+}
 
 // GetSecret implements the role.
 func (r Roles) GetSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {

@@ -1,6 +1,7 @@
 package volumemanager
 
 import (
+	"cmp"
 	"log/slog"
 	"path/filepath"
 	"time"
@@ -39,6 +40,10 @@ type Config struct {
 	// TrustBundles, nil: cluster trust bundles by name are read from Objects,
 	// those by signer fail unless Objects is an objects.Lister.
 	TrustBundles volume.TrustBundleGetter
+	// CSIDrivers has the objects of CSI drivers; nil: Objects has them.
+	CSIDrivers volume.CSIDriverGetter
+	// Attachments has this node's VolumeAttachments; nil: CSI needs no attaching.
+	Attachments volume.AttachmentGetter
 	// Allocatable tells the node's size to downwardAPI volumes and emptyDirs;
 	// nil: volumes that need it fail.
 	Allocatable volume.AllocatableGetter
@@ -132,13 +137,12 @@ func (c Config) host() *volume.Host {
 		Secrets:      read,
 		ConfigMaps:   read,
 		Tokens:       c.Tokens,
-		TrustBundles: c.TrustBundles,
+		TrustBundles: cmp.Or[volume.TrustBundleGetter](c.TrustBundles, read),
 		Allocatable:  c.Allocatable,
+		CSIDrivers:   cmp.Or[volume.CSIDriverGetter](c.CSIDrivers, read),
+		Attachments:  c.Attachments,
 		Events:       c.Events,
 		HostFiles:    c.HostFiles,
-	}
-	if host.TrustBundles == nil {
-		host.TrustBundles = read
 	}
 	return host
 }

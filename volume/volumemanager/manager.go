@@ -135,10 +135,22 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.life.Recovered()
 	m.sweepWork(ctx)
 	m.life.Go(func() { mountwatch.Watch(watching, changes, m.mountWatch.lookForVanished) })
+	m.runPlugins(watching)
 	m.schedule.queue.Start(ctx)
 	<-ctx.Done()
 	m.end()
 	return m.close(unlock)
+}
+
+// runPlugins has the plugins work that do so beside their volumes.
+func (m *Manager) runPlugins(ctx context.Context) {
+	for _, p := range m.config.Plugins {
+		m.life.Go(func() {
+			if err := volume.RunPlugin(ctx, p, m.reconciler.sourceAnswers); err != nil && ctx.Err() == nil {
+				m.log.Warn("a plugin does not work beside its volumes any more", "plugin", p.GetPluginName(), "error", err)
+			}
+		})
+	}
 }
 
 // HiddenMounts says why the host would not see mounts below the root directory: Run has

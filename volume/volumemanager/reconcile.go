@@ -268,6 +268,17 @@ func (r *reconciler) release(ctx context.Context, s *podVolume) error {
 	return nil
 }
 
+// sourceAnswers tries the volumes of a source at once that wait after a failure.
+func (r *reconciler) sourceAnswers(source string) {
+	r.entries.Lock()
+	defer r.entries.Unlock()
+	for s := range r.entries.volumes() {
+		if !s.retryAt.IsZero() && r.status.healthOf(s).Source == source {
+			r.entries.schedule.resync(s)
+		}
+	}
+}
+
 // containersChanged is called by the role.
 func (r *reconciler) containersChanged(podUID types.UID) {
 	r.entries.Lock()

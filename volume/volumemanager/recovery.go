@@ -138,7 +138,7 @@ func (v *recovery) sourceName(record *mountrecord.Record) string {
 	if err != nil {
 		return ""
 	}
-	name, err := plugin.GetVolumeName(record.Spec())
+	name, err := volume.PodVolumeName(plugin, record.Spec(), record.PodUID)
 	if err != nil {
 		return ""
 	}
@@ -239,7 +239,11 @@ func (v *recovery) rebuild(ctx context.Context, key rootdir.Key) (*mountrecord.R
 	if rootdir.HasDeviceLink(v.host, key) {
 		return v.rebuildBlock(ctx, key, plugin)
 	}
-	path := v.host.GetPodVolumeDir(key.PodUID, key.Plugin, key.Spec)
+	unmounter, err := plugin.NewUnmounter(key.Spec, key.PodUID) // whose path may be within the volume's directory
+	if err != nil {
+		return nil, err
+	}
+	path := unmounter.GetPath()
 	found, err := plugin.ConstructVolumeSpec(ctx, key.Spec, path)
 	if err != nil {
 		return nil, err

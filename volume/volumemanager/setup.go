@@ -209,7 +209,7 @@ func (o *operationExecutor) resolve(ctx context.Context, depends dependencies.Fi
 		return err
 	}
 	u.record.Path = u.mounter.GetPath()
-	if u.source, err = u.plugin.GetVolumeName(u.spec); err != nil {
+	if u.source, err = volume.PodVolumeName(u.plugin, u.spec, u.pod.UID); err != nil {
 		return err
 	}
 	u.key = rootdir.KeyOf(u.record)

@@ -76,6 +76,10 @@ var resources = map[string]resource{
 		func(c kubernetes.Interface, _ string) client[*storagev1.CSIDriver, *storagev1.CSIDriverList] {
 			return c.StorageV1().CSIDrivers()
 		}),
+	"VolumeAttachment": plain(storagev1.SchemeGroupVersion.WithResource("volumeattachments"),
+		func(c kubernetes.Interface, _ string) client[*storagev1.VolumeAttachment, *storagev1.VolumeAttachmentList] {
+			return c.StorageV1().VolumeAttachments()
+		}),
 	"CSIStorageCapacity": plain(storagev1.SchemeGroupVersion.WithResource("csistoragecapacities"),
 		func(c kubernetes.Interface, ns string) client[*storagev1.CSIStorageCapacity, *storagev1.CSIStorageCapacityList] {
 			return c.StorageV1().CSIStorageCapacities(ns)

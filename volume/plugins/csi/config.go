@@ -29,6 +29,9 @@ type Config struct {
 	// Drivers are the sockets of drivers that do not register themselves, by the
 	// drivers' names. A socket is an absolute path.
 	Drivers map[string]string
+	// RegistryDir is where other drivers register themselves (see [Plugin.Run]); empty:
+	// <root>/plugins_registry, as in the kubelet.
+	RegistryDir string
 	// Defaults are the specs of drivers that have no CSIDriver object, by their names.
 	// A nil field has the API's default.
 	Defaults map[string]storagev1.CSIDriverSpec
@@ -76,6 +79,9 @@ func New(c Config) (*Plugin, error) {
 		if !filepath.IsAbs(c.Drivers[name]) {
 			return nil, volume.Invalid("Drivers", "the socket of driver %s must be an absolute path: %q", name, c.Drivers[name])
 		}
+	}
+	if c.RegistryDir != "" && !filepath.IsAbs(c.RegistryDir) {
+		return nil, volume.Invalid("RegistryDir", "must be an absolute path: %q", c.RegistryDir)
 	}
 	if c.CallTimeout < 0 || c.Republish < 0 {
 		return nil, volume.Invalid("CallTimeout", "times must not be negative")

@@ -1,7 +1,8 @@
 // Package csi mounts the volumes of CSI drivers: plugin kubernetes.io/csi.
 //
 // A driver is a program of its own that serves the CSI specification's Node service on
-// a Unix socket. [Config.Drivers] names the sockets. The life of a PersistentVolume of
+// a Unix socket. [Config.Drivers] names sockets. Other drivers register themselves, as they
+// do at a kubelet ([Plugin.Run]). The life of a PersistentVolume of
 // a driver on a node:
 //
 //   - NodeStageVolume mounts it once for the node (MountDevice), if the driver stages.

@@ -22,6 +22,8 @@ type drivers struct {
 
 	mu     sync.Mutex
 	byName map[string]*driver
+	// older are registrations of a name that have another after them.
+	older map[string][]*driver
 }
 
 // driver is one registration of a driver: a name and a socket.
@@ -47,7 +49,7 @@ type runningCall struct {
 }
 
 func newDrivers(c Config) *drivers {
-	d := &drivers{log: c.Logger, byName: make(map[string]*driver)}
+	d := &drivers{log: c.Logger, byName: make(map[string]*driver), older: make(map[string][]*driver)}
 	for name, socket := range c.Drivers {
 		d.byName[name] = newDriver(name, socket, true)
 	}
@@ -75,6 +77,11 @@ func (d *drivers) close() error {
 	for _, one := range d.byName {
 		errs = append(errs, one.close())
 	}
+	for _, older := range d.older {
+		for _, one := range older {
+			errs = append(errs, one.close())
+		}
+	}
 	return errors.Join(errs...)
 }
 
@@ -88,6 +95,17 @@ func (d *driver) close() error {
 	s := d.session
 	d.session = nil
 	return s.conn.Close()
+}
+
+// retire closes the connection after the last call under way. No other begins.
+func (d *driver) retire() {
+	d.mu.Lock()
+	d.closed = true
+	idle := len(d.running) == 0
+	d.mu.Unlock()
+	if idle {
+		_ = d.close() // nobody waits for it
+	}
 }
 
 // ready returns the session, and opens one if there is none or it has ended. Of several
@@ -194,8 +212,12 @@ func (d *driver) begin(c call) (done func()) {
 	d.running[r] = struct{}{}
 	return func() {
 		d.mu.Lock()
-		defer d.mu.Unlock()
 		delete(d.running, r)
+		last := d.closed && len(d.running) == 0
+		d.mu.Unlock()
+		if last {
+			_ = d.close()
+		}
 	}
 }
 

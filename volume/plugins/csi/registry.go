@@ -1,0 +1,306 @@
+package csi
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/csiregistration"
+	"github.com/podvol/podvol/volume/internal/podmount"
+)
+
+const (
+	registryDir   = "plugins_registry"
+	dialTimeout   = 10 * time.Second
+	infoTimeout   = time.Second
+	notifyTimeout = 5 * time.Second
+)
+
+var _ volume.RunningPlugin = (*Plugin)(nil)
+
+// registry keeps the drivers that register themselves. Its loop is the only goroutine
+// that uses it.
+type registry struct {
+	plugin *Plugin
+	dir    string
+	wake   func(source string)
+	// sockets are those of registrars that were found, by path.
+	sockets map[string]*registrar
+	tried   chan attempt
+}
+
+// registrar is one socket in the registry.
+type registrar struct {
+	id       socketID
+	running  bool // an attempt
+	driver   *driver
+	failures int
+	retryAt  time.Time // zero: no attempt is due
+}
+
+// attempt is what became of an attempt to register.
+type attempt struct {
+	path   string
+	id     socketID
+	driver *driver
+	err    error
+}
+
+// Run registers the drivers that announce themselves by sockets below
+// [Config.RegistryDir], by the kubelet's protocol, until ctx ends. It implements
+// [volume.RunningPlugin].
+//
+//   - A socket that goes ends its registration. One that is made anew is another one.
+//   - Of several registrations of one name the newest counts. If it ends, the one before
+//     counts again.
+//   - A driver of [Config.Drivers] is not replaced.
+//   - A registration that fails is tried again, after at most two minutes, or at once
+//     when the socket is made anew.
+//   - A socket must belong to root or to this process's user, have one name, and be
+//     closed to others.
+//
+// Registered drivers stay known when Run ends, so that volumes can be torn down.
+func (p *Plugin) Run(ctx context.Context, wake func(source string)) error {
+	r := &registry{plugin: p, dir: p.config.RegistryDir, wake: wake, sockets: make(map[string]*registrar), tried: make(chan attempt)}
+	if r.dir == "" {
+		root := filepath.Dir(filepath.Dir(filepath.Dir(p.disk.dir()))) // <root>/plugins/kubernetes.io/csi
+		r.dir = filepath.Join(root, registryDir)
+	}
+	w, err := newWatch()
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	if _, err := podmount.MakeDir(r.dir, dirMode); err != nil {
+		return err
+	}
+	defer func() { _ = podmount.RemoveDir(r.dir) }() // unless drivers are there
+	for ctx.Err() == nil {
+		found, err := w.sockets(r.dir)
+		if err != nil {
+			return err
+		}
+		r.compare(found)
+		r.begin(ctx)
+		r.wait(ctx, w)
+	}
+	for r.pending() { // their contexts have ended
+		<-r.tried
+	}
+	return nil
+}
+
+func (r *registry) pending() bool {
+	for _, s := range r.sockets {
+		if s.running {
+			s.running = false
+			return true
+		}
+	}
+	return false
+}
+
+// compare ends registrations whose sockets are gone, and enters new sockets.
+func (r *registry) compare(found map[string]socketID) {
+	for path, s := range r.sockets {
+		if id, there := found[path]; there && id == s.id {
+			continue
+		}
+		r.plugin.drivers.deregister(s.driver)
+		s.driver, s.failures, s.retryAt = nil, 0, time.Time{}
+		if !s.running {
+			delete(r.sockets, path)
+		}
+	}
+	for path, id := range found {
+		s := r.sockets[path]
+		if s == nil {
+			s = &registrar{}
+			r.sockets[path] = s
+		}
+		if s.id != id {
+			s.id, s.retryAt = id, time.Now()
+		}
+	}
+}
+
+// begin starts the attempts that are due.
+func (r *registry) begin(ctx context.Context) {
+	for path, s := range r.sockets {
+		if s.running || s.retryAt.IsZero() || time.Now().Before(s.retryAt) {
+			continue
+		}
+		s.running, s.retryAt = true, time.Time{}
+		id := s.id
+		go func() {
+			d, err := r.plugin.register(ctx, path)
+			r.tried <- attempt{path, id, d, err}
+		}()
+	}
+}
+
+// wait returns when something may have changed.
+func (r *registry) wait(ctx context.Context, w *watch) {
+	var due <-chan time.Time
+	if next := r.next(); !next.IsZero() {
+		timer := time.NewTimer(time.Until(next))
+		defer timer.Stop()
+		due = timer.C
+	}
+	select {
+	case <-ctx.Done():
+	case <-w.changed:
+	case <-due:
+	case a := <-r.tried:
+		r.settle(a)
+	}
+}
+
+func (r *registry) next() (next time.Time) {
+	for _, s := range r.sockets {
+		if !s.running && !s.retryAt.IsZero() && (next.IsZero() || s.retryAt.Before(next)) {
+			next = s.retryAt
+		}
+	}
+	return next
+}
+
+// settle notes what became of an attempt. The socket may be another one by now.
+func (r *registry) settle(a attempt) {
+	s := r.sockets[a.path]
+	s.running = false
+	switch {
+	case s.id != a.id:
+		r.plugin.drivers.deregister(a.driver)
+	case a.err == nil:
+		s.driver, s.failures = a.driver, 0
+		r.plugin.config.Logger.Info("a CSI driver is registered", "driver", a.driver.name, "socket", a.driver.socket)
+		r.wake(a.driver.name)
+	default:
+		s.failures++
+		s.retryAt = time.Now().Add(min(firstPause<<min(s.failures-1, 20), longPause))
+		r.plugin.config.Logger.Warn("a CSI driver is not registered", "registration", a.path, "error", a.err, "retry", s.retryAt)
+	}
+}
+
+// register takes one registration, and tells the registrar.
+func (p *Plugin) register(ctx context.Context, path string) (*driver, error) {
+	if err := checkSocket(path); err != nil {
+		return nil, err
+	}
+	conn, err := grpc.NewClient("passthrough:///registration", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	info, err := askInfo(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	d, err := p.accept(info, path)
+	told := csiregistration.Status{Registered: err == nil}
+	if err != nil {
+		told.Error = err.Error()
+	}
+	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
+	defer cancel()
+	if notifyErr := conn.Invoke(ctx, csiregistration.NotifyRegistrationStatus, told.Message(), new(emptypb.Empty)); notifyErr != nil && err == nil {
+		p.drivers.deregister(d)
+		return nil, fmt.Errorf("telling the registrar that driver %s is registered: %w", d.name, notifyErr)
+	}
+	return d, err
+}
+
+func askInfo(ctx context.Context, conn *grpc.ClientConn) (csiregistration.Info, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout+infoTimeout)
+	defer cancel()
+	answer := new(emptypb.Empty)
+	if err := conn.Invoke(ctx, csiregistration.GetInfo, new(emptypb.Empty), answer); err != nil {
+		return csiregistration.Info{}, fmt.Errorf("GetInfo: %w", err)
+	}
+	return csiregistration.ParseInfo(answer)
+}
+
+// accept checks a registration, and has its driver known.
+func (p *Plugin) accept(info csiregistration.Info, path string) (*driver, error) {
+	if info.Type != csiregistration.CSIPlugin {
+		return nil, fmt.Errorf("plugins of type %.40q are not known here", info.Type)
+	}
+	if err := checkDriverName("name", info.Name); err != nil {
+		return nil, err
+	}
+	if err := checkVersions(info.Versions); err != nil {
+		return nil, err
+	}
+	endpoint := cmp.Or(info.Endpoint, path)
+	if !filepath.IsAbs(endpoint) {
+		return nil, fmt.Errorf("the endpoint %.200q of driver %s is no absolute path", endpoint, info.Name)
+	}
+	if err := checkSocket(endpoint); err != nil && !errors.Is(err, os.ErrNotExist) { // a driver may start later
+		return nil, err
+	}
+	d := newDriver(info.Name, endpoint, false)
+	return d, p.drivers.register(d)
+}
+
+// checkVersions wants one of version 1.
+func checkVersions(versions []string) error {
+	for _, v := range versions {
+		major, _, _ := strings.Cut(strings.TrimPrefix(v, "v"), ".")
+		if n, err := strconv.Atoi(major); err == nil && n == 1 {
+			return nil
+		}
+	}
+	return fmt.Errorf("of the versions %.200q of CSI none is 1.x", versions)
+}
+
+// register makes a driver known. It comes before others of its name.
+func (d *drivers) register(one *driver) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	before := d.byName[one.name]
+	if before != nil && before.fixed {
+		return fmt.Errorf("driver %s is configured with the socket %s", one.name, before.socket)
+	}
+	if before != nil {
+		d.older[one.name] = append(d.older[one.name], before)
+	}
+	d.byName[one.name] = one
+	return nil
+}
+
+// deregister lets a driver be forgotten; nil: none. Volumes of it get the registration
+// before, if there is one.
+func (d *drivers) deregister(one *driver) {
+	if one == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	older := d.older[one.name]
+	if d.byName[one.name] != one {
+		d.older[one.name] = slices.DeleteFunc(older, func(o *driver) bool { return o == one })
+	} else if n := len(older); n > 0 {
+		d.byName[one.name], d.older[one.name] = older[n-1], older[:n-1]
+	} else {
+		delete(d.byName, one.name)
+	}
+	one.retire()
+	d.log.Info("a CSI driver is no longer registered", "driver", one.name, "socket", one.socket)
+}

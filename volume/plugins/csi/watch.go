@@ -1,0 +1,132 @@
+package csi
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
+)
+
+// watch tells of changes below a directory, by inotify(7). It tells no more than that
+// there may be one: its user looks again.
+type watch struct {
+	inotify *os.File
+	changed chan struct{}
+	ended   sync.WaitGroup
+}
+
+const watchedEvents = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_ATTRIB | unix.IN_DELETE_SELF | unix.IN_ONLYDIR | unix.IN_DONT_FOLLOW
+
+func newWatch() (*watch, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	w := &watch{inotify: os.NewFile(uintptr(fd), "inotify"), changed: make(chan struct{}, 1)}
+	w.ended.Go(func() {
+		for buffer := make([]byte, 16<<10); ; {
+			if _, err := w.inotify.Read(buffer); err != nil {
+				return
+			}
+			select {
+			case w.changed <- struct{}{}:
+			default:
+			}
+		}
+	})
+	return w, nil
+}
+
+func (w *watch) close() {
+	w.inotify.Close() // which ends the read
+	w.ended.Wait()
+}
+
+// add watches a directory, once or again.
+func (w *watch) add(dir string) error {
+	conn, err := w.inotify.SyscallConn()
+	if err != nil {
+		return err
+	}
+	err = eintr.Do(func() (err error) {
+		if controlErr := conn.Control(func(fd uintptr) { _, err = unix.InotifyAddWatch(int(fd), dir, watchedEvents) }); controlErr != nil {
+			return controlErr
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("watching %s: %w", dir, err)
+	}
+	return nil
+}
+
+// socketID tells one socket at a path from the next.
+type socketID struct {
+	device, inode uint64
+	changed       unix.Timespec
+}
+
+// sockets finds the sockets below a directory, whose directories are watched before they
+// are read. Names that begin with a dot are left out, as are links.
+func (w *watch) sockets(dir string) (map[string]socketID, error) {
+	found := make(map[string]socketID)
+	if err := w.add(dir); err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		switch {
+		case strings.HasPrefix(e.Name(), "."):
+		case e.IsDir():
+			below, err := w.sockets(path)
+			if err != nil {
+				continue // it went meanwhile, or is another user's
+			}
+			for path, id := range below {
+				found[path] = id
+			}
+		case e.Type() == fs.ModeSocket:
+			var s unix.Stat_t
+			if unix.Lstat(path, &s) == nil {
+				found[path] = socketID{uint64(s.Dev), s.Ino, s.Ctim}
+			}
+		}
+	}
+	return found, nil
+}
+
+// checkSocket refuses a socket that others could have made, or could take part in.
+func checkSocket(path string) error {
+	var s unix.Stat_t
+	if err := unix.Lstat(path, &s); err != nil {
+		return &fs.PathError{Op: "lstat", Path: path, Err: err}
+	}
+	switch {
+	case s.Mode&unix.S_IFMT != unix.S_IFSOCK:
+		return fmt.Errorf("%s is no socket", path)
+	case s.Uid != 0 && int(s.Uid) != os.Geteuid():
+		return fmt.Errorf("%s belongs to user %d, who is neither root nor this process's", path, s.Uid)
+	case s.Mode&0o002 != 0:
+		return fmt.Errorf("%s may be used by everybody (mode %04o)", path, s.Mode&0o7777)
+	case s.Nlink != 1:
+		return fmt.Errorf("%s has %d names", path, s.Nlink)
+	}
+	return nil
+}
+
+// Pauses between the attempts for one socket: the kubelet's.
+const (
+	firstPause = 500 * time.Millisecond
+	longPause  = 2*time.Minute + 2*time.Second
+)

@@ -1,0 +1,256 @@
+package csitest
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// order: staged, published, unpublished, unstaged, each once, and the data outlives that.
+func (k *check) order() {
+	k.begin()
+	path := k.setUp(pod("u1"))
+	if err := os.WriteFile(filepath.Join(path, "file"), []byte("data"), 0o600); err != nil {
+		k.wrong("writing: %v", err)
+	}
+	k.tearDown("u1")
+	k.wantMethods("Stage", "Publish", "Unpublish", "Unstage")
+	k.wantNothing()
+	path = k.setUp(pod("u2"))
+	if data, err := os.ReadFile(filepath.Join(path, "file")); string(data) != "data" || err != nil {
+		k.wrong("the next pod reads %q, %v", data, err)
+	}
+	k.tearDown("u2")
+}
+
+// shared: the pods of a node share what is staged once.
+func (k *check) shared() {
+	k.begin()
+	k.setUp(pod("u1"))
+	k.setUp(pod("u2"))
+	k.tearDown("u1")
+	k.wantMethods("Stage", "Publish", "Publish", "Unpublish")
+	k.tearDown("u2")
+	k.wantMethods("Stage", "Publish", "Publish", "Unpublish", "Unpublish", "Unstage")
+	k.wantNothing()
+}
+
+// inline: a pod's own volume is published only, with the pod's information.
+func (k *check) inline() {
+	k.describe(storagev1.CSIDriverSpec{PodInfoOnMount: new(true), VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral}})
+	k.begin()
+	for _, uid := range []string{"u1", "u2"} {
+		p := pod(types.UID(uid))
+		p.Spec.Volumes[0].VolumeSource = v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: DefaultName}}
+		k.setUp(p)
+		r := k.lastPublish()
+		if r.VolumeContext["csi.storage.k8s.io/ephemeral"] != "true" || r.VolumeContext["csi.storage.k8s.io/pod.uid"] != uid || r.StagingTargetPath != "" {
+			k.wrong("published with %v", r)
+		}
+	}
+	if ids, err := k.driver.Volumes(); len(ids) != 2 || err != nil {
+		k.wrong("two pods have the volumes %v, %v", ids, err)
+	}
+	k.tearDown("u1")
+	k.tearDown("u2")
+	k.wantMethods("Publish", "Publish", "Unpublish", "Unpublish")
+	k.wantNothing()
+}
+
+func (k *check) lastPublish() *csi.NodePublishVolumeRequest {
+	calls := k.driver.CallsOf("NodePublishVolume")
+	if len(calls) == 0 {
+		return &csi.NodePublishVolumeRequest{}
+	}
+	return calls[len(calls)-1].Request.(*csi.NodePublishVolumeRequest)
+}
+
+// readOnly: a pod that reads only cannot write, and another one can.
+func (k *check) readOnly() {
+	k.begin()
+	p := pod("u1")
+	p.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = true
+	path := k.setUp(p)
+	if err := os.WriteFile(filepath.Join(path, "file"), nil, 0o600); !errors.Is(err, unix.EROFS) || !k.lastPublish().Readonly {
+		k.wrong("writing to a read-only volume: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(k.setUp(pod("u2")), "file"), nil, 0o600); err != nil {
+		k.wrong("writing: %v", err)
+	}
+	k.tearDown("u1")
+	k.tearDown("u2")
+	k.wantNothing()
+}
+
+// secrets: each call gets its own.
+func (k *check) secrets() {
+	for name, ref := range map[string]**v1.SecretReference{"stage": &k.pv.Spec.CSI.NodeStageSecretRef, "publish": &k.pv.Spec.CSI.NodePublishSecretRef} {
+		*ref = &v1.SecretReference{Namespace: "safe", Name: name}
+		k.node.Objects = append(k.node.Objects, &v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "safe", Name: name, UID: types.UID(name + "-uid")}, Data: map[string][]byte{"for": []byte(name)}})
+	}
+	k.begin()
+	k.setUp(pod("u1"))
+	for _, c := range k.driver.CallsOf("NodeStageVolume") {
+		if got := c.Request.(*csi.NodeStageVolumeRequest).Secrets["for"]; got != "stage" {
+			k.wrong("staged with the secret %q", got)
+		}
+	}
+	if got := k.lastPublish().Secrets["for"]; got != "publish" {
+		k.wrong("published with the secret %q", got)
+	}
+	k.tearDown("u1")
+	k.wantNothing()
+}
+
+// fsGroup: files are given to the pod's group where the policy says so.
+func (k *check) fsGroup() {
+	k.driver.Configure(func(c *Config) { c.Capabilities.VolumeMountGroup = false })
+	k.describe(storagev1.CSIDriverSpec{FSGroupPolicy: new(storagev1.FileFSGroupPolicy)})
+	data, err := k.driver.AddVolume("h1", 0, Directory)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(data, "file"), nil, 0o600)
+	}
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	k.begin()
+	p := pod("u1")
+	p.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: new(int64(os.Getegid()))}
+	path := k.setUp(p)
+	if info, err := os.Stat(filepath.Join(path, "file")); err != nil || info.Mode().Perm() != 0o660 {
+		k.wrong("the file is %v, %v", info, err)
+	}
+	k.tearDown("u1")
+	k.wantNothing()
+}
+
+// methodsOf a volume's life.
+func methodsOfLife() []string {
+	return []string{"NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"}
+}
+
+// inDoubt: a call that may have been done is undone or done again, and not forgotten.
+func (k *check) inDoubt() {
+	k.begin()
+	for _, code := range []codes.Code{codes.DeadlineExceeded, codes.Unavailable, codes.Aborted} {
+		for _, method := range methodsOfLife() {
+			for _, after := range []bool{false, true} {
+				remove := k.driver.Inject(Fault{Match: Method(method), Nth: 1, After: after, Err: status.Error(code, "injected")})
+				k.setUp(pod("u1"))
+				k.tearDown("u1")
+				remove()
+				k.wantNothing()
+			}
+		}
+	}
+}
+
+// refused: a call that was not done is tried again, and nothing is undone.
+func (k *check) refused() {
+	k.begin()
+	for _, method := range methodsOfLife() {
+		k.driver.ResetCalls()
+		remove := k.driver.Inject(Fault{Match: Method(method), Nth: 1, Err: status.Error(codes.Internal, "injected")})
+		k.setUp(pod("u1"))
+		k.tearDown("u1")
+		remove()
+		want := []string{}
+		for _, m := range methodsOfLife() {
+			short := m[len("Node") : len(m)-len("Volume")]
+			if want = append(want, short); m == method {
+				want = append(want, short)
+			}
+		}
+		k.wantMethods(want...)
+		k.wantNothing()
+	}
+}
+
+// killedCaller: a caller that was killed at a call forgets nothing.
+func (k *check) killedCaller() {
+	for _, method := range methodsOfLife() {
+		for _, after := range []bool{false, true} {
+			k.begin()
+			killed, caller := make(chan struct{}), k.caller
+			remove := k.driver.Inject(Fault{Match: Method(method), Nth: 1, After: after, Hook: func() { close(killed); caller.Kill() }})
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_, _ = caller.SetUp(k.t.Context(), pod("u1"))
+				_ = caller.TearDown(k.t.Context(), "u1")
+			}()
+			<-done
+			remove()
+			k.wantStruck(killed, method)
+			k.begin()
+			k.setUp(pod("u1"))
+			k.tearDown("u1")
+			k.wantNothing()
+			k.caller.Kill()
+		}
+	}
+}
+
+// wantStruck notes a call that never came.
+func (k *check) wantStruck(struck <-chan struct{}, method string) {
+	select {
+	case <-struck:
+	default:
+		k.wrong("there was no call of %s", method)
+	}
+}
+
+// killedDriver: a driver that was killed at a call, and comes back, loses nothing.
+func (k *check) killedDriver() {
+	k.begin()
+	for _, method := range methodsOfLife() {
+		for _, after := range []bool{false, true} {
+			killed := make(chan struct{})
+			remove := k.driver.Inject(Fault{Match: Method(method), Nth: 1, After: after, Hook: func() { k.driver.Kill(); close(killed) }})
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				k.setUp(pod("u1"))
+				k.tearDown("u1")
+			}()
+			select {
+			case <-killed:
+				k.startDriver()
+			case <-done:
+			}
+			<-done
+			remove()
+			k.wantStruck(killed, method)
+			k.wantNothing()
+		}
+	}
+}
+
+// reboot: mounts are gone, directories are there. The volume is staged again before the
+// pod gets it, and never the directory beneath.
+func (k *check) reboot() {
+	k.begin()
+	k.setUp(pod("u1"))
+	k.caller.Kill()
+	k.unmountAll()
+	if err := k.driver.Reboot(); err != nil {
+		k.t.Fatal(err)
+	}
+	k.begin()
+	path := k.setUp(pod("u1"))
+	if mounts, err := k.mounts(); err != nil || len(mounts) != 2 {
+		k.wrong("mounted after a reboot: %v, %v; the volume is at %s", mounts, err, path)
+	}
+	k.wantMethods("Stage", "Publish", "Stage", "Publish")
+	k.tearDown("u1")
+	k.wantNothing()
+}
