@@ -3,6 +3,7 @@ package containertest
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -30,8 +31,8 @@ func OfPod(t testing.TB, pod v1.PodSpec, fields map[string]string) sandbox.Confi
 	}
 	config := Config(t, mounts...)
 	config.PIDNamespace = !pod.HostPID
-	config.Args = append(config.Args, container.Args...)
 	config.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	var names []string // $(NAME) and its value
 	for _, e := range container.Env {
 		value := e.Value
 		if e.ValueFrom != nil {
@@ -40,6 +41,10 @@ func OfPod(t testing.TB, pod v1.PodSpec, fields map[string]string) sandbox.Confi
 			}
 		}
 		config.Env = append(config.Env, e.Name+"="+value)
+		names = append(names, "$("+e.Name+")", value)
+	}
+	for _, arg := range container.Args {
+		config.Args = append(config.Args, strings.NewReplacer(names...).Replace(arg))
 	}
 	return config
 }
