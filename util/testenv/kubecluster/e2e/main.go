@@ -156,7 +156,11 @@ func prepare(ctx context.Context, o *options) error {
 		return err
 	}
 	if o.Assets == "" {
-		if o.Assets, err = output(ctx, filepath.Join(module, "testdata/kubernetes/build"), "end-to-end", "kubelet"); err != nil {
+		programs := []string{"end-to-end"}
+		if slices.Contains(o.Kinds, "kubelet") {
+			programs = append(programs, "kubelet")
+		}
+		if o.Assets, err = output(ctx, filepath.Join(module, "testdata/kubernetes/build"), programs...); err != nil {
 			return err
 		}
 	}
