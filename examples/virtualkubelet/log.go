@@ -30,3 +30,15 @@ func (l logger) WithFields(fields vklog.Fields) vklog.Logger {
 }
 
 func (l logger) WithError(err error) vklog.Logger { return logger{l.Logger.WithError(err)} }
+
+// warnings logs what the API server warns of, such as a deprecated field, in the form of
+// all else. client-go's own goes to klog.
+type warnings struct{ log *slog.Logger }
+
+// HandleWarningHeader takes one warning of an answer.
+func (w warnings) HandleWarningHeader(code int, _ string, text string) {
+	const miscellaneous = 299 // the only code that API servers use
+	if code == miscellaneous && text != "" {
+		w.log.Warn("the API server warns", "warning", text)
+	}
+}

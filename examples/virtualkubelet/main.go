@@ -117,6 +117,12 @@ func accessBy(kubeconfig string) (*rest.Config, error) {
 	return access, nil
 }
 
+// asKubelet sets how fast a kubelet asks, and where warnings go.
+func asKubelet(access *rest.Config, log *slog.Logger) {
+	access.QPS, access.Burst = 50, 100
+	access.WarningHandler = warnings{log}
+}
+
 func connectAndRun(ctx context.Context, c config, kubeconfig string) (err error) {
 	if c.dir, err = filepath.Abs(c.dir); err != nil {
 		return err
@@ -125,7 +131,7 @@ func connectAndRun(ctx context.Context, c config, kubeconfig string) (err error)
 	if err != nil {
 		return err
 	}
-	access.QPS, access.Burst = 50, 100 // the kubelet's
+	asKubelet(access, c.log)
 	if c.api, err = kubernetes.NewForConfig(access); err != nil {
 		return err
 	}

@@ -76,7 +76,7 @@ func labelsStay(t *testing.T, admin, own kubernetes.Interface, namespace string)
 	must(admin.CoreV1().ServiceAccounts(namespace).Create(ctx, &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}))
 	mounter := fakemount.New()
 	defer mounter.Close()
-	warned := make(warnings, 1000)
+	warned := make(told, 1000)
 	w := &world{t: t, config: config{api: own, name: "node1", dir: t.TempDir(), address: "192.0.2.1", hold: true, mounter: mounter,
 		log: slog.New(slog.NewTextHandler(warned, &slog.HandlerOptions{Level: slog.LevelWarn}))}}
 	pods := admin.CoreV1().Pods(namespace)
@@ -124,10 +124,10 @@ func labelsStay(t *testing.T, admin, own kubernetes.Interface, namespace string)
 	}
 }
 
-// warnings are the lines of a log.
-type warnings chan string
+// told are the lines of a log.
+type told chan string
 
-func (w warnings) Write(line []byte) (int, error) {
+func (w told) Write(line []byte) (int, error) {
 	select {
 	case w <- string(line):
 		return len(line), nil
