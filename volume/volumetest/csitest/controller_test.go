@@ -3,6 +3,7 @@ package csitest_test
 import (
 	"os"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -124,7 +125,7 @@ func TestWhatTheDriverTells(t *testing.T) {
 	_, err = b.node.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: "v1", VolumePath: b.target()})
 	b.wantCode(err, codes.NotFound)
 	group := mountCapability("")
-	group.GetMount().VolumeMountGroup = "0"
+	group.GetMount().VolumeMountGroup = strconv.Itoa(os.Getgid()) // which an ordinary user may give, too
 	b.must(b.stage(ctx, "v1", group))
 	if info, err := os.Stat(b.staging(false)); err != nil || info.Mode()&os.ModeSetgid == 0 {
 		t.Errorf("given to a group it is %v, %v", info, err)
