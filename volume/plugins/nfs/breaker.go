@@ -2,6 +2,7 @@ package nfs
 
 import (
 	"cmp"
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -228,17 +229,6 @@ func (b *breaker) look(server endpoint) volumesource.Health {
 	return h
 }
 
-// retryError adds to an error when to try again.
-type retryError struct {
-	error
-	at time.Time
-}
-
-func (e *retryError) Unwrap() error { return e.error }
-
-// RetryAt implements [volume.RetryAtError].
-func (e *retryError) RetryAt() time.Time { return e.at }
-
 var errNoAnswerYet = errors.New("it has not ended, and the server has not answered so far")
 
 // setUp is [podmount.SetUp] that asks no server that is known not to answer. A
@@ -271,55 +261,6 @@ func (p *plugin) SourceHealth(spec *volume.Spec) (volumesource.Health, bool) {
 		return volumesource.Health{}, false
 	}
 	return p.breaker.health(endpointOf(e, options)), true
-}
-
-// ServerDownError says that a mount was not even tried, since those before it
-// from the same server had no answer; see [BreakerConfig]. Nothing was done. It
-// matches [mount.ErrTimedOut] and the cause of the last of those.
-type ServerDownError struct {
-	// Server is the server's name or address, and after it the mount options that
-	// lead to another of its services, if there are any.
-	Server string
-	// Since is when the first of the mounts began that had no answer, Failures how
-	// many there are.
-	Since    time.Time
-	Failures int
-	// Next is when the server is tried again, by the first mount from it that is
-	// wanted then. A time that has passed means that this is under way.
-	Next time.Time
-	// Last is what the last of the mounts failed with, and Cause its cause. It
-	// names no volume, since it was another pod's.
-	Last  error
-	Cause mount.Cause
-}
-
-var _ volume.RetryAtError = (*ServerDownError)(nil)
-
-// Error stays the same as long as the server is down for the same cause, however
-// often it is tried, so that events and rows of output need not be repeated.
-func (e *ServerDownError) Error() string {
-	text := fmt.Sprintf("NFS server %s has not answered since %s, so this mount was not tried", e.Server, e.Since.UTC().Format(time.RFC3339))
-	if e.Cause != "" && e.Cause != mount.ErrTimedOut {
-		text += fmt.Sprintf(" (the last one that was: %v)", e.Cause)
-	}
-	return text + "\n" + e.Advice()
-}
-
-// Advice tells the node's owner what to do.
-func (e *ServerDownError) Advice() string {
-	return "See whether the server runs, and whether this node reaches it: its address, the route, and what a firewall does to its ports. " +
-		"It is tried again by itself, and the volume is mounted once it answers."
-}
-
-// RetryAt is Next.
-func (e *ServerDownError) RetryAt() time.Time { return e.Next }
-
-// Unwrap returns [mount.ErrTimedOut], and Cause where that is another.
-func (e *ServerDownError) Unwrap() []error {
-	if e.Cause == "" || e.Cause == mount.ErrTimedOut {
-		return []error{mount.ErrTimedOut}
-	}
-	return []error{mount.ErrTimedOut, e.Cause}
 }
 
 func (c *circuit) downError(server endpoint) *ServerDownError {
@@ -375,4 +316,155 @@ func judge(err error, took time.Duration) verdict {
 // network said.
 func isCut(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// circuit is the state of one server: closed while mounts from it are made, open
+// while they are refused, except one that tries the server from retryAt on.
+// Nothing in it looks at a clock; times that are given to it never go back.
+type circuit struct {
+	config *BreakerConfig
+
+	// failures counts attempts without an answer since the last that had one;
+	// since is when the first of them began, last why the last of them failed and
+	// seen when that was found out.
+	failures int
+	since    time.Time
+	last     error
+	seen     time.Time
+	// pause is 0 while the circuit is closed.
+	pause   time.Duration
+	retryAt time.Time
+	trial   *attempt // under way, and not counted; nil: none
+	// waiting are the attempts that are under way and not counted, the oldest
+	// first, and so those that are counted first.
+	waiting list.List
+}
+
+// attempt is one mount.
+type attempt struct {
+	server endpoint
+	began  time.Time
+	place  *list.Element // in waiting; nil once it is counted
+	ended  chan struct{} // closed when others need not wait any more; nil but for a trial
+}
+
+// verdict is what the end of a mount says of the server.
+type verdict int
+
+const (
+	saysNothing verdict = iota
+	answered
+	silent
+	// refused: the machine answers, but not the server.
+	refused
+)
+
+func newCircuit(config *BreakerConfig) *circuit { return &circuit{config: config} }
+
+func (c *circuit) isOpen() bool { return c.pause > 0 }
+
+// isForgotten reports whether nothing would be lost with it.
+func (c *circuit) isForgotten() bool { return c.failures == 0 && c.waiting.Len() == 0 }
+
+// begin begins an attempt. While the circuit is open there is none but the
+// trial; then, that is what to wait for, if there is one under way.
+func (c *circuit) begin(now time.Time) (a, trial *attempt) {
+	c.settle(now)
+	if c.isOpen() && (c.trial != nil || now.Before(c.retryAt)) {
+		return nil, c.trial
+	}
+	a = &attempt{began: now}
+	a.place = c.waiting.PushBack(a)
+	if c.isOpen() {
+		a.ended = make(chan struct{})
+		c.trial = a
+	}
+	return a, nil
+}
+
+// end takes down what an attempt has shown. One that was counted may have been
+// begun in an earlier circuit of the same server.
+func (c *circuit) end(a *attempt, now time.Time, v verdict, err error) {
+	c.settle(now)
+	counted := a.place == nil
+	c.stopWaiting(a)
+	isTrial := c.trial == a
+	switch {
+	case v == answered:
+		c.close()
+	case v == silent && !counted, v == refused && isTrial:
+		c.fail(a, now, err)
+	case v == silent && c.failures > 0:
+		c.last = err // which says more than that it had not ended
+	}
+	if isTrial {
+		c.endTrial()
+	}
+}
+
+// settle counts attempts that have taken too long, at the time when they had, and
+// forgets old ones.
+func (c *circuit) settle(now time.Time) {
+	for first := c.waiting.Front(); first != nil; first = c.waiting.Front() {
+		a := first.Value.(*attempt)
+		overdue := a.began.Add(c.config.Patience)
+		if overdue.After(now) {
+			break
+		}
+		c.stopWaiting(a)
+		c.forget(overdue)
+		isTrial := c.trial == a
+		c.fail(a, overdue, errNoAnswerYet)
+		if isTrial {
+			c.endTrial()
+		}
+	}
+	c.forget(now)
+}
+
+// forget closes the circuit if nothing was found out for a long time.
+func (c *circuit) forget(now time.Time) {
+	if c.failures > 0 && c.trial == nil && now.Sub(c.seen) >= remembers*c.config.LastPause {
+		c.close()
+	}
+}
+
+func (c *circuit) stopWaiting(a *attempt) {
+	if a.place != nil {
+		c.waiting.Remove(a.place)
+		a.place = nil
+	}
+}
+
+// fail counts an attempt that had no answer. Of several that were begun before
+// the circuit opened, only the first ones matter.
+func (c *circuit) fail(a *attempt, now time.Time, err error) {
+	if c.failures == 0 {
+		c.since = a.began
+	}
+	c.failures++
+	c.last, c.seen = err, now
+	switch {
+	case c.trial == a:
+		c.pause = min(2*c.pause, c.config.LastPause)
+	case c.isOpen() || c.failures < c.config.Failures:
+		return
+	default:
+		c.pause = c.config.FirstPause
+	}
+	c.retryAt = now.Add(c.pause)
+}
+
+func (c *circuit) close() {
+	c.failures, c.since, c.last, c.seen = 0, time.Time{}, nil, time.Time{}
+	c.pause, c.retryAt = 0, time.Time{}
+	c.endTrial()
+}
+
+// endTrial lets those go on that wait for it.
+func (c *circuit) endTrial() {
+	if c.trial != nil {
+		close(c.trial.ended)
+		c.trial = nil
+	}
 }

@@ -1,6 +1,10 @@
 package nfs
 
 import (
+	"fmt"
+	"time"
+
+	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/sharedirs"
 	"github.com/podvol/podvol/volume/internal/wipe"
@@ -53,3 +57,63 @@ var (
 	// there.
 	ErrOtherFileSystem = wipe.ErrOtherFileSystem
 )
+
+// retryError adds to an error when to try again.
+type retryError struct {
+	error
+	at time.Time
+}
+
+func (e *retryError) Unwrap() error { return e.error }
+
+// RetryAt implements [volume.RetryAtError].
+func (e *retryError) RetryAt() time.Time { return e.at }
+
+// ServerDownError says that a mount was not even tried, since those before it
+// from the same server had no answer; see [BreakerConfig]. Nothing was done. It
+// matches [mount.ErrTimedOut] and the cause of the last of those.
+type ServerDownError struct {
+	// Server is the server's name or address, and after it the mount options that
+	// lead to another of its services, if there are any.
+	Server string
+	// Since is when the first of the mounts began that had no answer, Failures how
+	// many there are.
+	Since    time.Time
+	Failures int
+	// Next is when the server is tried again, by the first mount from it that is
+	// wanted then. A time that has passed means that this is under way.
+	Next time.Time
+	// Last is what the last of the mounts failed with, and Cause its cause. It
+	// names no volume, since it was another pod's.
+	Last  error
+	Cause mount.Cause
+}
+
+var _ volume.RetryAtError = (*ServerDownError)(nil)
+
+// Error stays the same as long as the server is down for the same cause, however
+// often it is tried, so that events and rows of output need not be repeated.
+func (e *ServerDownError) Error() string {
+	text := fmt.Sprintf("NFS server %s has not answered since %s, so this mount was not tried", e.Server, e.Since.UTC().Format(time.RFC3339))
+	if e.Cause != "" && e.Cause != mount.ErrTimedOut {
+		text += fmt.Sprintf(" (the last one that was: %v)", e.Cause)
+	}
+	return text + "\n" + e.Advice()
+}
+
+// Advice tells the node's owner what to do.
+func (e *ServerDownError) Advice() string {
+	return "See whether the server runs, and whether this node reaches it: its address, the route, and what a firewall does to its ports. " +
+		"It is tried again by itself, and the volume is mounted once it answers."
+}
+
+// RetryAt is Next.
+func (e *ServerDownError) RetryAt() time.Time { return e.Next }
+
+// Unwrap returns [mount.ErrTimedOut], and Cause where that is another.
+func (e *ServerDownError) Unwrap() []error {
+	if e.Cause == "" || e.Cause == mount.ErrTimedOut {
+		return []error{mount.ErrTimedOut}
+	}
+	return []error{mount.ErrTimedOut, e.Cause}
+}
