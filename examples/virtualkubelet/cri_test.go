@@ -11,6 +11,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/examples/virtualkubelet/kubeletapi"
 )
 
 // inImage makes the pod's containers of the test's image.
@@ -165,6 +167,12 @@ func TestDeletionOfContainers(t *testing.T) {
 		w.create(web)
 		w.start()
 		w.phase(web, v1.PodRunning)
+		if used, err := c.has.Usage(t.Context()); err != nil || used[w.container(web).ContainerID].Memory == 0 || used[w.container(web).ContainerID].Time.IsZero() {
+			t.Errorf("it uses %v, %v", used, err)
+		}
+		if url, err := c.has.ExecURL(t.Context(), strings.TrimPrefix(w.container(web).ContainerID, "containerd://"), []string{"true"}, kubeletapi.Streams{Out: true}); err != nil || !strings.HasPrefix(url, "http://127.0.0.1:") {
+			t.Errorf("a command is served at %q, %v", url, err)
+		}
 		now := w.get(web).DeepCopy()
 		now.Spec.EphemeralContainers = []v1.EphemeralContainer{{TargetContainerName: "main", EphemeralContainerCommon: v1.EphemeralContainerCommon{
 			Name: "looking", Image: testImage, Command: []string{"/bin/sh", "-c", "cat /volumes/memory/x; ps | grep -c 'trap'"},

@@ -100,7 +100,7 @@ func run(ctx context.Context, c config) error {
 	defer volumes.Subscribe(lives.VolumeChanged)()
 	lives.Begin(ctx, volumes, containerenv.Sources{Objects: volumes.client, Allocatable: volumes.size})
 
-	api, err := newServer(c, lives, runtime)
+	api, err := newServer(c, lives, volumes.Manager, runtime)
 	if err == nil {
 		err = serve(ctx, c, lives, volumes, factory, newNodeObject(ctx, c, runtime, api), api)
 	}
@@ -129,13 +129,13 @@ func newRuntime(ctx context.Context, c config) (r podlife.Runtime, closed func()
 }
 
 // newServer are the kubelet's endpoints; nil: there are none.
-func newServer(c config, lives *podlife.Pods, runtime podlife.Runtime) (*kubeletapi.Server, error) {
+func newServer(c config, lives *podlife.Pods, volumes kubeletapi.Volumes, runtime podlife.Runtime) (*kubeletapi.Server, error) {
 	behind, ok := runtime.(*criruntime.Runtime)
 	if c.certFile == "" || !ok {
 		return nil, nil
 	}
 	return kubeletapi.Listen(kubeletapi.Config{Address: net.JoinHostPort(c.address, strconv.Itoa(c.port)), CertFile: c.certFile, KeyFile: c.keyFile,
-		ClientCAFile: c.clientCAFile, Node: c.name, API: c.api, Pods: lives, Runtime: behind, Log: c.log})
+		ClientCAFile: c.clientCAFile, Node: c.name, API: c.api, Pods: lives, Runtime: behind, Volumes: volumes, Log: c.log})
 }
 
 // serve has the pods of the API server live, keeps the node's object, and answers at api,

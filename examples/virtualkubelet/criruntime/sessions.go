@@ -3,6 +3,7 @@ package criruntime
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -37,4 +38,21 @@ func (r *Runtime) PortForwardURL(ctx context.Context, pod types.UID) (string, er
 		}
 	}
 	return "", fmt.Errorf("pod %s has no sandbox that is ready", pod)
+}
+
+// Usage returns what this node's containers use.
+func (r *Runtime) Usage(ctx context.Context) (map[string]kubeletapi.Usage, error) {
+	filter := &cri.ContainerStatsFilter{LabelSelector: map[string]string{nodeLabel: r.Node}}
+	answer, err := r.service.ListContainerStats(ctx, &cri.ListContainerStatsRequest{Filter: filter})
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]kubeletapi.Usage)
+	for _, s := range answer.Stats {
+		memory := s.GetMemory()
+		all[r.name+"://"+s.GetAttributes().GetId()] = kubeletapi.Usage{Time: time.Unix(0, s.GetCpu().GetTimestamp()),
+			CPUNanoseconds: s.GetCpu().GetUsageCoreNanoSeconds().GetValue(), WorkingSet: memory.GetWorkingSetBytes().GetValue(),
+			Memory: memory.GetUsageBytes().GetValue(), Resident: memory.GetRssBytes().GetValue()}
+	}
+	return all, nil
 }

@@ -23,13 +23,16 @@ import (
 // Pods are the pods of the node, with their statuses.
 type Pods interface{ List() []*v1.Pod }
 
-// Runtime has the containers. IDs are those of statuses, without the runtime's name.
+// Runtime has the containers. IDs are those of statuses without the runtime's name, but
+// for Usage.
 type Runtime interface {
 	LogFile(pod types.UID, container string, attempt int32) string
 	// ExecURL and its fellows return where the runtime serves a session.
 	ExecURL(ctx context.Context, id string, command []string, s Streams) (string, error)
 	AttachURL(ctx context.Context, id string, s Streams) (string, error)
 	PortForwardURL(ctx context.Context, pod types.UID) (string, error)
+	// Usage returns what containers that run use, by their IDs in statuses.
+	Usage(ctx context.Context) (map[string]Usage, error)
 }
 
 // Streams are what a session has.
@@ -46,6 +49,7 @@ type Config struct {
 	API                             kubernetes.Interface
 	Pods                            Pods
 	Runtime                         Runtime
+	Volumes                         Volumes
 	Log                             *slog.Logger
 }
 

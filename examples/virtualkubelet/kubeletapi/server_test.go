@@ -26,11 +26,14 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/podvol/podvol/volume"
 )
 
 // authority makes certificates for a test.
@@ -120,6 +123,17 @@ func (n *node) PortForwardURL(context.Context, types.UID) (string, error) {
 	return n.stream + "/portforward/token", nil
 }
 
+func (n *node) Usage(context.Context) (map[string]Usage, error) {
+	return map[string]Usage{"containerd://abc": {CPUNanoseconds: 12, WorkingSet: 34, Memory: 56, Resident: 7}}, nil
+}
+
+func (n *node) Metrics(_ context.Context, pod types.UID, name string) (*volume.Metrics, error) {
+	if pod != "uid-web" || name != "data" {
+		return nil, volume.ErrMetricsUnsupported
+	}
+	return &volume.Metrics{Used: resource.NewQuantity(100, resource.BinarySI), Inodes: resource.NewQuantity(9, resource.DecimalSI)}, nil
+}
+
 // serve starts a server of a node with one pod, and returns a client for a user.
 func serve(t *testing.T) (n *node, url string, client func(certificates ...tls.Certificate) *http.Client, a *authority) {
 	a = newAuthority(t)
@@ -140,7 +154,7 @@ func serve(t *testing.T) (n *node, url string, client func(certificates ...tls.C
 		return true, review, nil
 	})
 	s, err := Listen(Config{Address: "127.0.0.1:0", CertFile: n.dir + "/cert", KeyFile: n.dir + "/key", ClientCAFile: n.dir + "/ca", Node: "node1",
-		API: api, Pods: n, Runtime: n, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+		API: api, Pods: n, Runtime: n, Volumes: n, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +175,8 @@ func serve(t *testing.T) (n *node, url string, client func(certificates ...tls.C
 	}
 	running := v1.ContainerState{Running: &v1.ContainerStateRunning{}}
 	n.pods = []*v1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "uid-web"},
-		Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}},
+		Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}, Volumes: []v1.Volume{{Name: "block"},
+			{Name: "data", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}}}}},
 		Status: v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{Name: "main", RestartCount: 1, State: running, ContainerID: "containerd://abc",
 			LastTerminationState: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}}}, {Name: "waits", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}}}}
 	return n, fmt.Sprintf("https://127.0.0.1:%d", s.Port()), client, a
@@ -197,6 +212,18 @@ func TestAccess(t *testing.T) {
 		if pods != codes[0] || stats != codes[1] {
 			t.Errorf("%s: pods %d, stats %d (%s)", user, pods, stats, says)
 		}
+	}
+}
+
+// The summary has what containers and volumes use, as far as it is known.
+func TestSummary(t *testing.T) {
+	_, url, client, a := serve(t)
+	code, says := get(t, client(a.user("reader")), url+"/stats/summary")
+	want := `{"node":{"nodeName":"node1"},"pods":[{"podRef":{"name":"web","namespace":"shop","uid":"uid-web"},"startTime":null,` +
+		`"containers":[{"name":"main","startTime":null,"cpu":{"time":null,"usageCoreNanoSeconds":12},"memory":{"time":null,"usageBytes":56,"workingSetBytes":34,"rssBytes":7}}],` +
+		`"volume":[{"name":"data","pvcRef":{"name":"claim","namespace":"shop"},"time":null,"usedBytes":100,"inodes":9}]}]}`
+	if code != 200 || strings.TrimSpace(says) != want {
+		t.Errorf("%d, %s", code, says)
 	}
 }
 
