@@ -45,7 +45,7 @@ func (c *changes) claimChanged(name types.NamespacedName, prior, now *v1.Persist
 		c.tellOfShrinking(prior, now)
 		c.index.PutClaim(now)
 		c.expect(now)
-		c.queue.Add(pvapi.ClaimRef(name))
+		c.queue.Enqueue(pvapi.ClaimRef(name))
 	case gone:
 		c.index.DeleteClaim(name)
 		c.events.settled(prior.UID)
@@ -54,14 +54,14 @@ func (c *changes) claimChanged(name types.NamespacedName, prior, now *v1.Persist
 		c.operations.Forget(provisionKey(prior))
 		c.table.ForgetPods(name)
 		for _, pod := range c.cluster.users.of(name) { // it may be one to make again
-			c.queue.Add(volume.NewObjectRef(pvapi.KindPod, pod.Namespace, pod.Name))
+			c.queue.Enqueue(volume.NewObjectRef(pvapi.KindPod, pod.Namespace, pod.Name))
 		}
 	}
 	if prior != nil && prior.Spec.VolumeName != "" && (how == gone || now.Spec.VolumeName != prior.Spec.VolumeName) {
-		c.queue.Add(pvapi.VolumeRef(prior.Spec.VolumeName)) // which it may have kept from others
+		c.queue.Enqueue(pvapi.VolumeRef(prior.Spec.VolumeName)) // which it may have kept from others
 	}
 	for _, pv := range c.index.Meaning(name, pair) {
-		c.queue.Add(pvapi.VolumeRef(pv))
+		c.queue.Enqueue(pvapi.VolumeRef(pv))
 	}
 }
 
@@ -106,15 +106,15 @@ func (c *changes) volumeChanged(name types.NamespacedName, prior, now *v1.Persis
 		}
 	}
 	for _, claim := range claims {
-		c.queue.Add(pvapi.ClaimRef(claim))
+		c.queue.Enqueue(pvapi.ClaimRef(claim))
 	}
 	if how != seen {
 		return
 	}
 	if claim, ok := pvapi.ClaimRefOf(now); ok {
-		c.queue.Add(pvapi.ClaimRef(claim))
+		c.queue.Enqueue(pvapi.ClaimRef(claim))
 	}
-	c.queue.Add(pvapi.VolumeRef(name.Name))
+	c.queue.Enqueue(pvapi.VolumeRef(name.Name))
 }
 
 // classChanged enqueues the claims that wait for the class, or for any to be the
@@ -124,7 +124,7 @@ func (c *changes) classChanged(name types.NamespacedName, _, _ *storagev1.Storag
 		if waits, known := c.cluster.claims.last(claim); known {
 			c.operations.Hurry(provisionKey(waits))
 		}
-		c.queue.Add(pvapi.ClaimRef(claim))
+		c.queue.Enqueue(pvapi.ClaimRef(claim))
 	}
 }
 
@@ -136,7 +136,7 @@ func (c *changes) podChanged(name types.NamespacedName, prior, now *v1.Pod, how 
 	}
 	if how != gone {
 		c.enqueueClaims(now)
-		c.queue.Add(volume.NewObjectRef(pvapi.KindPod, name.Namespace, name.Name)) // which may have claims to make
+		c.queue.Enqueue(volume.NewObjectRef(pvapi.KindPod, name.Namespace, name.Name)) // which may have claims to make
 		return
 	}
 	for i := range prior.Spec.Volumes {
@@ -146,7 +146,7 @@ func (c *changes) podChanged(name types.NamespacedName, prior, now *v1.Pod, how 
 
 func (c *changes) enqueueClaims(pod *v1.Pod) {
 	for _, claim := range claimsOfPod(pod) {
-		c.queue.Add(pvapi.ClaimRef(claim))
+		c.queue.Enqueue(pvapi.ClaimRef(claim))
 	}
 }
 

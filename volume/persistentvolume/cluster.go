@@ -77,13 +77,13 @@ func (c *cluster) fill(ctx context.Context) error {
 		return err
 	}
 	for _, claim := range claims {
-		c.queue.Add(pvapi.ClaimRef(pvapi.NameOf(claim)))
+		c.queue.Enqueue(pvapi.ClaimRef(pvapi.NameOf(claim)))
 	}
 	for _, pv := range volumes {
-		c.queue.Add(pvapi.VolumeRef(pv.Name))
+		c.queue.Enqueue(pvapi.VolumeRef(pv.Name))
 	}
 	for _, pod := range pods {
-		c.queue.Add(volume.NewObjectRef(pvapi.KindPod, pod.Namespace, pod.Name))
+		c.queue.Enqueue(volume.NewObjectRef(pvapi.KindPod, pod.Namespace, pod.Name))
 	}
 	return nil
 }
@@ -273,7 +273,7 @@ func (c *cluster) catchUp(ctx context.Context) (news bool, missing []volume.Obje
 		missing = append(missing, gone...)
 	}
 	for _, ref := range missing {
-		c.queue.Add(ref)
+		c.queue.Enqueue(ref)
 	}
 	return news, missing, nil
 }
@@ -281,9 +281,9 @@ func (c *cluster) catchUp(ctx context.Context) (news bool, missing []volume.Obje
 // enqueueAll enqueues what had to wait until the pods were complete.
 func (c *cluster) enqueueAll() {
 	for _, pv := range c.volumes.all() {
-		c.queue.Add(pvapi.VolumeRef(pv.Name))
+		c.queue.Enqueue(pvapi.VolumeRef(pv.Name))
 	}
 	for _, claim := range c.claims.all() {
-		c.queue.Add(pvapi.ClaimRef(pvapi.NameOf(claim)))
+		c.queue.Enqueue(pvapi.ClaimRef(pvapi.NameOf(claim)))
 	}
 }

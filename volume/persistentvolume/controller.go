@@ -186,10 +186,10 @@ func NewController(config ControllerConfig) *Controller {
 	if workers <= 0 {
 		workers = 16
 	}
-	c.queue = work.NewQueue(work.Config[volume.ObjectRef]{Reconcile: c.reconcile, Workers: workers, Activity: &c.activity, Conflict: objects.ErrConflict})
+	c.queue = work.NewQueue(work.Config[volume.ObjectRef]{Reconcile: c.reconcile, Refresh: c.refresh, Workers: workers, Activity: &c.activity, Conflict: objects.ErrConflict})
 	all := index.New()
 	c.table = reservation.New(reservation.Config{Index: all, Waiting: c.waiting, Queue: c.queue})
-	c.operations = operation.NewExecutor(operation.Config{Again: c.queue.Add, Reserve: c.reserveStorage, Watch: config.Objects.Watch, Activity: &c.activity, Slow: c.warnOfSlow})
+	c.operations = operation.NewExecutor(operation.Config{Again: c.queue.Enqueue, Reserve: c.reserveStorage, Watch: config.Objects.Watch, Activity: &c.activity, Slow: c.warnOfSlow})
 	events := &eventLog{sink: config.Events, told: make(map[types.UID]string)}
 	c.cluster = newCluster(config, &changes{index: all, waiting: c.waiting, table: c.table, operations: c.operations, events: events, queue: c.queue})
 	c.enqueueAll = sync.OnceFunc(c.cluster.enqueueAll)
@@ -242,10 +242,10 @@ func (c *Controller) Run(ctx context.Context) error {
 		return err
 	}
 	for _, kind := range []string{kindClass, pvapi.KindPod} {
-		defer c.cluster.objects.WatchKind(kind, c.queue.Add)()
+		defer c.cluster.objects.WatchKind(kind, c.queue.Enqueue)()
 	}
 	for _, kind := range []string{pvapi.KindVolume, pvapi.KindClaim} {
-		defer c.cluster.objects.WatchKind(kind, c.queue.Hear)()
+		defer c.cluster.objects.WatchKind(kind, c.queue.EnqueueIfChanged)()
 	}
 	defer c.watchNode()()
 	if err := c.cluster.fill(ctx); err != nil {
@@ -268,9 +268,16 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
-// reconcile is what the queue does for one object.
-func (c *Controller) reconcile(ctx context.Context, ref volume.ObjectRef, look bool) work.Result {
-	err := c.sync(ctx, ref, look)
+// reconcile and refresh are the queue's.
+func (c *Controller) reconcile(ctx context.Context, ref volume.ObjectRef) work.Result {
+	return c.result(ctx, ref, c.sync(ctx, ref))
+}
+
+func (c *Controller) refresh(ctx context.Context, ref volume.ObjectRef) work.Result {
+	return c.result(ctx, ref, c.read(ctx, ref))
+}
+
+func (c *Controller) result(ctx context.Context, ref volume.ObjectRef, err error) work.Result {
 	if err != nil && ctx.Err() == nil {
 		level := slog.LevelWarn
 		if errors.Is(err, objects.ErrConflict) { // the usual way to learn that the cache was behind
@@ -281,31 +288,20 @@ func (c *Controller) reconcile(ctx context.Context, ref volume.ObjectRef, look b
 	return work.Result{Reason: err}
 }
 
-// sync does the next steps for one object. Without look it only reads a claim or
-// volume; one that has changed is enqueued by that ([changes]).
-func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef, look bool) (err error) {
+// sync does the next steps for one object.
+func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef) (err error) {
 	if !c.cluster.isSelected(ref) {
 		return c.cluster.learn(ctx, ref)
 	}
 	switch ref.Kind {
 	case pvapi.KindClaim:
-		if !look {
-			if _, exists, err := c.cluster.claims.get(ctx, ref.NamespacedName); err != nil || exists {
-				return err // if it has changed, it is enqueued
-			}
-		}
 		return c.role.syncClaim(ctx, ref.NamespacedName)
 	case pvapi.KindVolume:
-		turn, free := c.table.TryWriting(ref.Name, look)
+		turn, free := c.table.TryWriting(ref.Name)
 		if !free {
 			return nil
 		}
 		defer turn.Forget()
-		if !look {
-			if _, exists, err := c.cluster.volumes.get(ctx, ref.NamespacedName); err != nil || exists {
-				return err
-			}
-		}
 		return c.role.syncVolume(ctx, ref.Name)
 	case kindClass:
 		_, _, err = c.cluster.classes.get(ctx, ref.NamespacedName)
@@ -315,6 +311,33 @@ func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef, look bool) 
 		err = c.syncNode(ctx)
 	}
 	return err
+}
+
+// read reads a claim or a volume, which enqueues it if it has changed ([changes]). One that
+// is gone is synced. Only these two kinds are refreshed.
+func (c *Controller) read(ctx context.Context, ref volume.ObjectRef) (err error) {
+	if !c.cluster.isSelected(ref) {
+		return c.cluster.learn(ctx, ref)
+	}
+	var exists bool
+	switch ref.Kind {
+	case pvapi.KindClaim:
+		if _, exists, err = c.cluster.claims.get(ctx, ref.NamespacedName); err != nil || exists {
+			return err
+		}
+		return c.role.syncClaim(ctx, ref.NamespacedName)
+	case pvapi.KindVolume:
+		turn, free := c.table.TryReading(ref.Name)
+		if !free {
+			return nil
+		}
+		defer turn.Forget()
+		if _, exists, err = c.cluster.volumes.get(ctx, ref.NamespacedName); err != nil || exists {
+			return err
+		}
+		return c.role.syncVolume(ctx, ref.Name)
+	}
+	return c.sync(ctx, ref)
 }
 
 // reserveStorage keeps a volume for an operation on its storage.
@@ -335,7 +358,7 @@ func (c *Controller) watchNode() (stop func()) {
 	if c.cluster.nodeName == "" {
 		return func() {}
 	}
-	return c.cluster.objects.Watch(volume.NewObjectRef(kindNode, "", c.cluster.nodeName), c.queue.Add)
+	return c.cluster.objects.Watch(volume.NewObjectRef(kindNode, "", c.cluster.nodeName), c.queue.Enqueue)
 }
 
 // syncNode enqueues the claims that have no volume when the only node has come or
@@ -356,7 +379,7 @@ func (c *Controller) syncNode(ctx context.Context) error {
 	c.node = now
 	for _, claim := range c.cluster.claims.all() {
 		if _, bound := claim.Annotations[pvapi.AnnBindCompleted]; !bound || isProvisioning(claim) {
-			c.queue.Add(pvapi.ClaimRef(pvapi.NameOf(claim)))
+			c.queue.Enqueue(pvapi.ClaimRef(pvapi.NameOf(claim)))
 		}
 	}
 	return nil

@@ -102,7 +102,7 @@ func (p *provisioner) provision(ctx context.Context, claim *v1.PersistentVolumeC
 	case operation.Done: // and the volume stored, which enqueues the claim
 		p.operations.Forget(key)
 		if _, exists := p.cluster.volumes.last(types.NamespacedName{Name: ProvisionedName(claim)}); !exists { // but it has gone since
-			p.queue.Add(pvapi.ClaimRef(pvapi.NameOf(claim)))
+			p.queue.Enqueue(pvapi.ClaimRef(pvapi.NameOf(claim)))
 		}
 		return true, nil
 	case operation.Running:

@@ -63,7 +63,7 @@ func (w *writer) writeVolume(ctx context.Context, pv, next *v1.PersistentVolume,
 	}
 	if pvapi.IsGone(stored) {
 		w.volumes.gone(stored)
-		w.queue.Add(pvapi.VolumeRef(stored.Name))
+		w.queue.Enqueue(pvapi.VolumeRef(stored.Name))
 		return stored, nil
 	}
 	return note(stored), nil
@@ -75,7 +75,7 @@ func (w *writer) writeClaim(ctx context.Context, claim, next *v1.PersistentVolum
 		return claim, w.claims.failed(ctx, next, err)
 	}
 	if pvapi.IsGone(stored) {
-		w.queue.Add(pvapi.ClaimRef(pvapi.NameOf(stored)))
+		w.queue.Enqueue(pvapi.ClaimRef(pvapi.NameOf(stored)))
 		return stored, nil
 	}
 	return note(stored), nil

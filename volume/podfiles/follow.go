@@ -56,7 +56,7 @@ func Follow(ctx context.Context, pod *v1.Pod, from WatchSources, f func(volumeNa
 	}
 	for _, name := range names {
 		defer w.watch(name)()
-		w.queue.Add(name)
+		w.queue.Enqueue(name)
 	}
 	w.queue.Start(ctx)
 	<-ctx.Done()
@@ -110,7 +110,7 @@ func (w *follower) prepare() (names []string, err error) {
 func (w *follower) watch(name string) (stop func()) {
 	var stops []func()
 	for _, ref := range w.volumes[name].dependsOn {
-		stops = append(stops, objects.WatchRef(w.from.Objects, w.from.TrustBundles, ref, func() { w.queue.Add(name) }))
+		stops = append(stops, objects.WatchRef(w.from.Objects, w.from.TrustBundles, ref, func() { w.queue.Enqueue(name) }))
 	}
 	return func() {
 		for _, stop := range stops {
@@ -120,7 +120,7 @@ func (w *follower) watch(name string) (stop func()) {
 }
 
 // reconcile renders one volume and tells of news.
-func (w *follower) reconcile(ctx context.Context, name string, _ bool) work.Result {
+func (w *follower) reconcile(ctx context.Context, name string) work.Result {
 	v := w.volumes[name]
 	s, err := w.render(ctx, v, name)
 	if ctx.Err() != nil {

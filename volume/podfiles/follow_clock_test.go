@@ -33,7 +33,7 @@ func TestATokenIsFollowedByBothClocks(t *testing.T) {
 	if _, err := w.prepare(); err != nil {
 		t.Fatal(err)
 	}
-	result := w.reconcile(t.Context(), "token", true)
+	result := w.reconcile(t.Context(), "token")
 	if told == nil || result.After != 0 || result.At != told.RefreshAfter || result.At == result.At.Round(0) {
 		t.Errorf("result %+v of %+v: want the time of its refresh, by both clocks", result, told)
 	}

@@ -45,7 +45,7 @@ type schedule struct {
 func (q *schedule) resync(s *podVolume) {
 	s.resync()
 	if !q.life.IsStopped() {
-		q.queue.Add(s)
+		q.queue.Enqueue(s)
 	}
 }
 
@@ -55,7 +55,7 @@ func (q *schedule) forget(s *podVolume) { q.queue.Forget(s) }
 // reconcile brings a volume to its desired state, one operation after the other,
 // and says when there may be a reason for another. An operation may hang: the
 // queue has a goroutine for each volume.
-func (r *reconciler) reconcile(ctx context.Context, s *podVolume, _ bool) work.Result {
+func (r *reconciler) reconcile(ctx context.Context, s *podVolume) work.Result {
 	for {
 		limit, a := r.begin(ctx, s)
 		if a.op == opNone {

@@ -28,7 +28,7 @@ func TestAKeyWaitsForATimeByBothClocks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var looks int
 			var at time.Time
-			q := NewQueue(Config[string]{Reconcile: func(context.Context, string, bool) Result {
+			q := NewQueue(Config[string]{Reconcile: func(context.Context, string) Result {
 				looks++
 				return Result{At: at}
 			}})
@@ -39,7 +39,7 @@ func TestAKeyWaitsForATimeByBothClocks(t *testing.T) {
 			q.ctx, q.states[s.key] = ctx, s
 			q.wait(s, time.Hour, Result{At: at})
 			looks++ // the one that has had this result
-			q.lookAtClocks()
+			q.checkClocks()
 			<-q.Activity.Idle()
 			cancel()
 			q.Wait()
@@ -55,7 +55,7 @@ func TestAKeyWaitsForATimeByBothClocks(t *testing.T) {
 func TestOneLookAtTheClocksForAllKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks := make(chan int, 10000)
-		q := NewQueue(Config[int]{Workers: 1, Reconcile: func(_ context.Context, key int, _ bool) Result {
+		q := NewQueue(Config[int]{Workers: 1, Reconcile: func(_ context.Context, key int) Result {
 			looks <- key
 			switch {
 			case key%2 == 0:
@@ -66,13 +66,13 @@ func TestOneLookAtTheClocksForAllKeys(t *testing.T) {
 		}})
 		ctx, cancel := context.WithCancel(t.Context())
 		q.Start(ctx)
-		q.Add(1)
+		q.Enqueue(1)
 		synctest.Wait()
 		if q.clock != nil {
 			t.Error("the clocks are looked at though no key waits for a time")
 		}
 		for key := range 1000 {
-			q.Add(key)
+			q.Enqueue(key)
 		}
 		time.Sleep(59*time.Minute + 30*time.Second)
 		if n := len(looks); n != 1001 {
@@ -102,7 +102,7 @@ func BenchmarkLookAtClocks(b *testing.B) {
 				q.state(key).at = time.Now().Add(time.Hour)
 			}
 			for b.Loop() {
-				q.lookAtClocks()
+				q.checkClocks()
 				q.clock.Stop()
 			}
 			q.Wait()

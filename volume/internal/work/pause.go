@@ -1,5 +1,5 @@
 // Package work is what the reconcilers of nodes and of claims have in common: a
-// queue of keys, the [Result] that says when to look at one again, the pause
+// queue of keys, the [Result] that says when to reconcile one again, the pause
 // after a failure, and the count of active keys.
 package work
 

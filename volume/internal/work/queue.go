@@ -9,17 +9,17 @@ import (
 	"github.com/podvol/podvol/util/clocks"
 )
 
-// Result is what a reconciler says of a key once it has looked at it. The zero Result: there
-// is nothing to do until the key is added again.
+// Result is the outcome of reconciling a key. The zero Result: there is nothing to do until
+// the key is enqueued again.
 type Result struct {
-	// After is how long to wait before the key is looked at again, unless it is added
+	// After is how long to wait before the key is reconciled again, unless it is enqueued
 	// before; 0 without an At and a Reason: for ever.
 	After time.Duration
-	// At, where After is 0, is the time at which it is looked at again, by one of the
-	// machine's clocks: up to [ClockLook] late if the machine sleeps meanwhile, or its wall
+	// At, where After is 0, is the time at which it is reconciled again, by one of the
+	// machine's clocks: up to [ClockCheck] late if the machine sleeps meanwhile, or its wall
 	// clock is set. Zero: there is none.
 	At time.Time
-	// Reason is why. With a Reason, no After and no At, the look has failed: the queue
+	// Reason is why. With a Reason, no After and no At, the attempt has failed: the queue
 	// waits for a [Pause] that grows with each failure in a row.
 	Reason error
 }
@@ -28,9 +28,9 @@ type Result struct {
 // controllers.
 const queuePause = 10 * time.Millisecond
 
-// ClockLook is the time between two looks whether a time has come for which a key waits
+// ClockCheck is the time between two checks whether the time of a key has come
 // ([Result].At). One timer is for all keys, and there is none while no key waits for a time.
-const ClockLook = time.Minute
+const ClockCheck = time.Minute
 
 // conflictsInARow is how often a key that meets conflicts counts as active while
 // it waits: they are how a controller learns that its cache is behind.
@@ -38,22 +38,24 @@ const conflictsInARow = 5
 
 // Config is what a [Queue] is made of.
 type Config[K comparable] struct {
-	// Reconcile looks at the object of a key; or, unless look is set ([Queue.Hear]), only
-	// at whether it has changed at all. It is called for one key by one goroutine at a
-	// time, and may call the queue's methods but Wait.
-	Reconcile func(ctx context.Context, key K, look bool) Result
-	// Workers is how many keys are looked at at the same time at most; 0: all.
+	// Reconcile does the next steps for the object of a key. One goroutine at a time calls
+	// it for a key. It may call the queue's methods except Wait.
+	Reconcile func(ctx context.Context, key K) Result
+	// Refresh is Reconcile for a key that was only enqueued by [Queue.EnqueueIfChanged]: it
+	// reads the object, and enqueues the key if the object has changed. nil: Reconcile.
+	Refresh func(ctx context.Context, key K) Result
+	// Workers is how many keys are reconciled at the same time at most; 0: all.
 	Workers int
-	// Activity counts the keys that are queued or looked at, and those that wait after an
-	// error that matches Conflict, the first few times; nil: nothing is counted.
+	// Activity counts the keys that are queued or reconciled. A key that waits after an
+	// error that matches Conflict counts too, the first few times. nil: nothing is counted.
 	Activity *Activity
-	// Conflict is matched by errors that say that another client was faster; nil: none is.
+	// Conflict is matched by an error that says that another client was faster; nil: by none.
 	Conflict error
 }
 
-// Queue is a queue of the keys to reconcile. One goroutine at a time looks at a key, as soon
-// as one is free; without keys there is none. A key that is added while it waits is looked
-// at at once. The methods may be called from several goroutines.
+// Queue is a queue of the keys to reconcile. One goroutine at a time reconciles a key, as soon
+// as one is free; without keys there is none. A key that is enqueued while it waits is
+// reconciled at once. The methods may be called from several goroutines.
 type Queue[K comparable] struct {
 	Config[K]
 
@@ -67,16 +69,16 @@ type Queue[K comparable] struct {
 	working int // the ones with a key
 	stopped bool
 	running sync.WaitGroup
-	clock   *time.Timer // until the next look at the clocks; nil: no key waits for a time
+	clock   *time.Timer // until the next check of the clocks; nil: no key waits for a time
 }
 
 type keyState[K comparable] struct {
 	key             K
 	queued, running bool
-	look            bool // of what is queued
-	reminded        bool // while it ran; counts unless that run fails
+	reconcile       bool // what is queued; else Refresh is
+	again           bool // it was enqueued after a pause while it ran; no effect if that run fails
 	failures        int
-	retry           *time.Timer // nil unless it waits to be looked at again
+	retry           *time.Timer // nil unless it waits to be reconciled again
 	at              time.Time   // for which it waits, if it does; zero: none
 	// conflict says that it failed because another client was faster; counted that
 	// it is active all the same while it waits.
@@ -91,8 +93,8 @@ func NewQueue[K comparable](config Config[K]) *Queue[K] {
 	return &Queue[K]{Config: config, states: make(map[K]*keyState[K])}
 }
 
-// Start begins to work on the keys added so far, until ctx ends. Then the queue forgets
-// its keys and those that are added later.
+// Start begins to work on the keys in the queue, until ctx ends. Then the queue forgets its
+// keys, and every key that is enqueued later.
 func (q *Queue[K]) Start(ctx context.Context) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -115,8 +117,7 @@ func (q *Queue[K]) Ended() bool {
 	return q.stopped || q.ctx != nil && q.ctx.Err() != nil
 }
 
-// stop forgets all keys but those that are worked on, which are forgotten when that has
-// ended.
+// stop forgets all keys. A key that is worked on is forgotten when that has ended.
 func (q *Queue[K]) stop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -142,15 +143,15 @@ func (q *Queue[K]) stop() {
 	}
 }
 
-// Add has a key worked on. It never blocks.
-func (q *Queue[K]) Add(key K) {
+// Enqueue has a key reconciled, and ends its pause. It never blocks.
+func (q *Queue[K]) Enqueue(key K) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.stopped {
 		return
 	}
 	s := q.state(key)
-	s.look = true
+	s.reconcile = true
 	if s.retry != nil {
 		s.retry.Stop()
 		s.retry = nil
@@ -158,10 +159,10 @@ func (q *Queue[K]) Add(key K) {
 	q.enqueue(s)
 }
 
-// Remind is Add that keeps the pause of a key that has failed, or that is being looked at
-// and fails: else two keys, each of which keeps the other from something, would be tried
-// for ever without a pause. It never blocks.
-func (q *Queue[K]) Remind(key K) {
+// EnqueueAfterPause is Enqueue without an end of the pause after a failure, also after one of
+// the attempt that runs now. Two keys that block and enqueue each other are so retried with
+// a growing pause. It never blocks.
+func (q *Queue[K]) EnqueueAfterPause(key K) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.stopped {
@@ -171,16 +172,16 @@ func (q *Queue[K]) Remind(key K) {
 	switch {
 	case s.retry != nil:
 	case s.running:
-		s.reminded = true
+		s.again = true
 	default:
-		s.look = true
+		s.reconcile = true
 		q.enqueue(s)
 	}
 }
 
-// Hear has the work find out whether the object of a key has changed: most of what a
-// controller hears is its own doing. It never blocks.
-func (q *Queue[K]) Hear(key K) {
+// EnqueueIfChanged has a key refreshed ([Config].Refresh), and reconciled only if its object
+// has changed: a controller causes most of the events that it sees. It never blocks.
+func (q *Queue[K]) EnqueueIfChanged(key K) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.stopped {
@@ -188,7 +189,7 @@ func (q *Queue[K]) Hear(key K) {
 	}
 }
 
-// Forget ends the wait of a key that is not to be looked at any more. It never blocks.
+// Forget ends the wait of a key that is not to be reconciled any more. It never blocks.
 func (q *Queue[K]) Forget(key K) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -242,16 +243,20 @@ func (q *Queue[K]) mayWork() bool { return q.ctx != nil && q.ctx.Err() == nil &&
 // run works on keys as long as there are some.
 func (q *Queue[K]) run() {
 	for {
-		s, look := q.next()
+		s, reconcile := q.next()
 		if s == nil {
 			return
 		}
-		q.finish(s, look, q.Reconcile(q.ctx, s.key, look))
+		work := q.Reconcile
+		if !reconcile && q.Refresh != nil {
+			work = q.Refresh
+		}
+		q.finish(s, reconcile, work(q.ctx, s.key))
 	}
 }
 
 // next returns nil where there is nothing to do.
-func (q *Queue[K]) next() (s *keyState[K], look bool) {
+func (q *Queue[K]) next() (s *keyState[K], reconcile bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.mayWork() || len(q.ready) == 0 {
@@ -260,23 +265,23 @@ func (q *Queue[K]) next() (s *keyState[K], look bool) {
 	}
 	s, q.ready[0] = q.ready[0], nil // or the array would keep it
 	q.ready = q.ready[1:]
-	look = s.look
-	s.queued, s.look, s.running = false, false, true
+	reconcile = s.reconcile
+	s.queued, s.reconcile, s.running = false, false, true
 	q.working++
-	return s, look
+	return s, reconcile
 }
 
-func (q *Queue[K]) finish(s *keyState[K], look bool, result Result) {
+func (q *Queue[K]) finish(s *keyState[K], reconciled bool, result Result) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.working--
 	s.running = false
-	after := q.waitAfter(s, look, result)
-	if s.reminded && result.Reason == nil && !q.stopped {
-		s.queued, s.look = true, true
+	after := q.waitAfter(s, reconciled, result)
+	if s.again && result.Reason == nil && !q.stopped {
+		s.queued, s.reconcile = true, true
 	}
-	s.reminded = false
-	if after > 0 && !q.stopped && s.retry == nil && !(s.queued && s.look) {
+	s.again = false
+	if after > 0 && !q.stopped && s.retry == nil && !(s.queued && s.reconcile) {
 		q.wait(s, after, result)
 	}
 	switch {
@@ -296,7 +301,7 @@ func (q *Queue[K]) finish(s *keyState[K], look bool, result Result) {
 
 // wait and endWait are called with the lock held.
 //
-// wait has a key looked at again.
+// wait has a key reconciled again, later.
 func (q *Queue[K]) wait(s *keyState[K], after time.Duration, result Result) {
 	var timer *time.Timer
 	timer = time.AfterFunc(after, func() {
@@ -308,24 +313,24 @@ func (q *Queue[K]) wait(s *keyState[K], after time.Duration, result Result) {
 	if result.After <= 0 && !result.At.IsZero() {
 		s.at = result.At
 		if q.clock == nil {
-			q.clock = time.AfterFunc(ClockLook, q.lookAtClocks)
+			q.clock = time.AfterFunc(ClockCheck, q.checkClocks)
 		}
 	}
 }
 
-// endWait has a key looked at whose time has come. A timer that is not the key's any more
-// has no effect: the key was added or forgotten while the timer waited for the lock.
+// endWait has a key reconciled whose time has come. A timer that is not the key's any more
+// has no effect: the key was enqueued or forgotten while the timer waited for the lock.
 func (q *Queue[K]) endWait(s *keyState[K], timer *time.Timer) {
 	if s.retry != timer {
 		return
 	}
-	s.retry, s.look = nil, true
+	s.retry, s.reconcile = nil, true
 	q.enqueue(s)
 }
 
-// lookAtClocks has the keys looked at whose time has come by one of the clocks: timers stand
-// still while the machine sleeps, and do not see that its wall clock is set.
-func (q *Queue[K]) lookAtClocks() {
+// checkClocks has the keys reconciled whose time has come by one of the clocks: a timer stands
+// still while the machine sleeps, and does not see that its wall clock is set.
+func (q *Queue[K]) checkClocks() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.clock = nil
@@ -341,18 +346,18 @@ func (q *Queue[K]) lookAtClocks() {
 		}
 	}
 	if waits {
-		q.clock = time.AfterFunc(ClockLook, q.lookAtClocks)
+		q.clock = time.AfterFunc(ClockCheck, q.checkClocks)
 	}
 }
 
-// waitAfter counts failures, and returns how long to wait; 0: until the key is added.
-func (q *Queue[K]) waitAfter(s *keyState[K], look bool, result Result) time.Duration {
+// waitAfter counts failures, and returns how long to wait; 0: until the key is enqueued.
+func (q *Queue[K]) waitAfter(s *keyState[K], reconciled bool, result Result) time.Duration {
 	if result.Reason != nil && result.After <= 0 && result.At.IsZero() {
 		s.failures++
 		s.conflict = q.Conflict != nil && errors.Is(result.Reason, q.Conflict)
 		return Pause(queuePause, s.failures, result.Reason)
 	}
-	if look {
+	if reconciled {
 		s.failures, s.conflict = 0, false
 	}
 	if result.After <= 0 && !result.At.IsZero() {

@@ -14,31 +14,34 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// What is heard of an object meanwhile, such as what was written before the
-// failure, neither ends the pause nor takes its place; news of it does.
-func TestHearingOfAnObjectDoesNotEndItsPause(t *testing.T) {
+// An event of an object meanwhile, such as one of a write before the failure, neither ends
+// the pause nor takes its place. A change of the object does.
+func TestARefreshDoesNotEndAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var all []string
-		q := NewQueue(Config[volume.ObjectRef]{Workers: 4, Reconcile: func(_ context.Context, _ volume.ObjectRef, look bool) Result {
-			all = append(all, fmt.Sprintf("%v look=%v", time.Since(start), look))
-			if look && len(all) < 4 {
+		q := NewQueue(Config[volume.ObjectRef]{Workers: 4, Reconcile: func(context.Context, volume.ObjectRef) Result {
+			all = append(all, fmt.Sprintf("reconciled at %v", time.Since(start)))
+			if len(all) < 4 {
 				return Result{Reason: errors.New("broken")}
 			}
+			return Result{}
+		}, Refresh: func(context.Context, volume.ObjectRef) Result {
+			all = append(all, fmt.Sprintf("refreshed at %v", time.Since(start)))
 			return Result{}
 		}})
 		ctx, cancel := context.WithCancel(t.Context())
 		q.Start(ctx)
 		key := volume.NewObjectRef("PersistentVolume", "", "pv")
-		q.Add(key)
+		q.Enqueue(key)
 		time.Sleep(4 * time.Millisecond)
-		q.Hear(key)
+		q.EnqueueIfChanged(key)
 		time.Sleep(16 * time.Millisecond) // it has failed again, after 10 ms
-		q.Add(key)
+		q.Enqueue(key)
 		time.Sleep(time.Hour)
 		cancel()
 		q.Wait()
-		want := []string{"0s look=true", "4ms look=false", "10ms look=true", "20ms look=true"}
+		want := []string{"reconciled at 0s", "refreshed at 4ms", "reconciled at 10ms", "reconciled at 20ms"}
 		if !slices.Equal(all, want) {
 			t.Errorf("it was worked on at %v, want %v", all, want)
 		}
@@ -49,34 +52,36 @@ func TestHearingOfAnObjectDoesNotEndItsPause(t *testing.T) {
 }
 
 // A key is never worked on twice at the same time, and every addition is
-// followed by a look, whoever is at it.
+// followed by a reconciliation.
 func TestAKeyIsWorkedOnByOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		running := 0
 		var added time.Time
-		var looked atomic.Int64 // when the last look began
-		q := NewQueue(Config[volume.ObjectRef]{Workers: 8, Reconcile: func(_ context.Context, _ volume.ObjectRef, look bool) Result {
+		var reconciled atomic.Int64 // when the last call of Reconcile began
+		refresh := func(context.Context, volume.ObjectRef) Result {
 			if running++; running != 1 {
 				t.Errorf("%d at a time", running)
-			}
-			if look {
-				looked.Store(time.Now().UnixNano())
 			}
 			time.Sleep(time.Second)
 			running--
 			return Result{}
-		}})
+		}
+		reconcile := func(ctx context.Context, ref volume.ObjectRef) Result {
+			reconciled.Store(time.Now().UnixNano())
+			return refresh(ctx, ref)
+		}
+		q := NewQueue(Config[volume.ObjectRef]{Workers: 8, Reconcile: reconcile, Refresh: refresh})
 		ctx, cancel := context.WithCancel(t.Context())
 		q.Start(ctx)
 		key := volume.NewObjectRef("PersistentVolume", "", "pv")
 		for range 10 {
-			q.Hear(key)
+			q.EnqueueIfChanged(key)
 			time.Sleep(time.Second / 4)
-			q.Add(key)
+			q.Enqueue(key)
 			added = time.Now()
-			time.Sleep(2 * time.Second) // one look may be under way, the next follows
-			if looked.Load() < added.UnixNano() {
-				t.Errorf("after %v there was no look", added)
+			time.Sleep(2 * time.Second) // one call may be under way, the next follows
+			if reconciled.Load() < added.UnixNano() {
+				t.Errorf("after %v it was not reconciled", added)
 			}
 			time.Sleep(time.Second / 4)
 		}
@@ -90,20 +95,20 @@ func TestAKeyIsWorkedOnByOneAtATime(t *testing.T) {
 }
 
 // A result that says when is heeded, whatever else it says; an addition comes before it, and
-// a key that is forgotten is not looked at again.
+// a key that is forgotten is not reconciled again.
 func TestAResultSaysWhenToLookAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var at []time.Duration
-		q := NewQueue(Config[string]{Reconcile: func(context.Context, string, bool) Result {
+		q := NewQueue(Config[string]{Reconcile: func(context.Context, string) Result {
 			at = append(at, time.Since(start))
 			return Result{After: time.Minute, Reason: errors.New("its contents expire")}
 		}})
-		q.Add("volume")
+		q.Enqueue("volume")
 		ctx, cancel := context.WithCancel(t.Context())
 		q.Start(ctx)
 		time.Sleep(90 * time.Second)
-		q.Add("volume")
+		q.Enqueue("volume")
 		time.Sleep(time.Minute + time.Second)
 		q.Forget("volume")
 		time.Sleep(time.Hour)
@@ -124,7 +129,7 @@ func TestWithoutALimitNoKeyWaitsForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release, looked := make(chan struct{}), 0
 		var mu sync.Mutex
-		q := NewQueue(Config[int]{Reconcile: func(_ context.Context, key int, _ bool) Result {
+		q := NewQueue(Config[int]{Reconcile: func(_ context.Context, key int) Result {
 			if key < 100 {
 				<-release
 			}
@@ -136,7 +141,7 @@ func TestWithoutALimitNoKeyWaitsForAnother(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		q.Start(ctx)
 		for key := range 200 {
-			q.Add(key)
+			q.Enqueue(key)
 		}
 		synctest.Wait()
 		mu.Lock()
@@ -159,7 +164,7 @@ func TestWithoutALimitNoKeyWaitsForAnother(t *testing.T) {
 func TestNothingIsActiveAfterTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		faster := errors.New("another client was faster")
-		q := NewQueue(Config[string]{Workers: 1, Conflict: faster, Reconcile: func(ctx context.Context, key string, _ bool) Result {
+		q := NewQueue(Config[string]{Workers: 1, Conflict: faster, Reconcile: func(ctx context.Context, key string) Result {
 			if key == "conflict" {
 				return Result{Reason: fmt.Errorf("update: %w", faster)}
 			}
@@ -168,10 +173,10 @@ func TestNothingIsActiveAfterTheEnd(t *testing.T) {
 		}})
 		ctx, cancel := context.WithCancel(t.Context())
 		q.Start(ctx)
-		q.Add("conflict")
+		q.Enqueue("conflict")
 		synctest.Wait()
 		for _, key := range []string{"runs", "queued", "runs", "too"} {
-			q.Add(key)
+			q.Enqueue(key)
 		}
 		synctest.Wait()
 		if q.Activity.n != 4 {
@@ -185,9 +190,9 @@ func TestNothingIsActiveAfterTheEnd(t *testing.T) {
 			t.Errorf("%d are active after the end", q.Activity.n)
 		}
 		q.Wait()
-		q.Add("late")
-		q.Hear("later")
-		q.Remind("last")
+		q.Enqueue("late")
+		q.EnqueueIfChanged("later")
+		q.EnqueueAfterPause("last")
 		<-q.Activity.Idle()
 		if len(q.states) != 0 || len(q.ready) != 0 {
 			t.Errorf("%d keys are left, %d queued", len(q.states), len(q.ready))
@@ -198,7 +203,7 @@ func TestNothingIsActiveAfterTheEnd(t *testing.T) {
 // A queue that was never started can be waited for, and its keys are not active.
 func TestAQueueThatNeverBegan(t *testing.T) {
 	q := NewQueue(Config[string]{})
-	q.Add("key")
+	q.Enqueue("key")
 	q.Wait()
 	<-q.Activity.Idle()
 }
@@ -208,13 +213,13 @@ func TestAQueueThatNeverBegan(t *testing.T) {
 func TestAStaleTimerHasNoEffect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks := 0
-		q := NewQueue(Config[string]{Reconcile: func(context.Context, string, bool) Result {
+		q := NewQueue(Config[string]{Reconcile: func(context.Context, string) Result {
 			looks++
 			return Result{After: time.Hour}
 		}})
 		ctx, cancel := context.WithCancel(t.Context())
 		q.Start(ctx)
-		q.Add("key")
+		q.Enqueue("key")
 		synctest.Wait()
 		s := q.states["key"]
 		stale := s.retry
@@ -223,7 +228,7 @@ func TestAStaleTimerHasNoEffect(t *testing.T) {
 			defer q.mu.Unlock()
 			q.endWait(s, stale)
 		}
-		q.Add("key")
+		q.Enqueue("key")
 		synctest.Wait()
 		fire()
 		synctest.Wait()

@@ -41,9 +41,9 @@ func TestIndexChoosesAsAScan(t *testing.T) {
 // noQueue is for tables that have nothing looked at.
 type noQueue struct{}
 
-func (noQueue) Add(volume.ObjectRef)    {}
-func (noQueue) Remind(volume.ObjectRef) {}
-func (noQueue) Hear(volume.ObjectRef)   {}
+func (noQueue) Enqueue(volume.ObjectRef)           {}
+func (noQueue) EnqueueAfterPause(volume.ObjectRef) {}
+func (noQueue) EnqueueIfChanged(volume.ObjectRef)  {}
 
 // history is an index with a table of reservations, and beside it what they should know.
 type history struct {

@@ -43,16 +43,16 @@ func (b *bench) note(in *[]string, name string) {
 }
 
 // Add, Remind and Hear note what is to be looked at.
-func (b *bench) Add(ref volume.ObjectRef)    { b.note(&b.again, ref.Name) }
-func (b *bench) Remind(ref volume.ObjectRef) { b.Add(ref) }
-func (b *bench) Hear(ref volume.ObjectRef)   { b.Add(ref) }
+func (b *bench) Enqueue(ref volume.ObjectRef)           { b.note(&b.again, ref.Name) }
+func (b *bench) EnqueueAfterPause(ref volume.ObjectRef) { b.Enqueue(ref) }
+func (b *bench) EnqueueIfChanged(ref volume.ObjectRef)  { b.Enqueue(ref) }
 
 func run(t *testing.T, f func(t *testing.T, b *bench)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{}
 		b.table = reservation.New(reservation.Config{Index: index.New(), Waiting: index.NewWaiting(), Queue: b})
 		b.Executor = NewExecutor(Config{
-			Again: b.Add,
+			Again: b.Enqueue,
 			Reserve: func(t Task) (func(), bool) {
 				e, ok := b.table.ReserveStorage(t.Volume, t.Removes, t.About)
 				return e.Forget, ok

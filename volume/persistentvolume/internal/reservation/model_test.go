@@ -127,7 +127,7 @@ func (h *history) forPod(t *rapid.T) {
 
 func (h *history) write(t *rapid.T) {
 	name := anyOf(t, "volume", "pv0", "pv1")
-	e, ok := h.table.TryWriting(name, true)
+	e, ok := h.table.TryWriting(name)
 	h.ask(t, e, ok, name, "object "+name)
 }
 
@@ -179,7 +179,7 @@ func (h *history) check(t *rapid.T) {
 	told := h.queue.take()
 	for _, thing := range h.ends {
 		for about := range h.vain[thing] {
-			if !slices.Contains(told, "add "+about) {
+			if !slices.Contains(told, "enqueue "+about) {
 				t.Fatalf("%s is free, and %s was not enqueued but %v", thing, about, told)
 			}
 		}

@@ -23,7 +23,7 @@ func (t *Table) Offer(volumeName string) bool {
 	}
 	t.mu.Unlock()
 	if ok {
-		t.Queue.Add(pvapi.ClaimRef(claim))
+		t.Queue.Enqueue(pvapi.ClaimRef(claim))
 	}
 	return ok
 }
@@ -47,9 +47,9 @@ func (t *Table) GiveBack(volumeName string, from types.NamespacedName) {
 	if !exists || pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID != "" {
 		return
 	}
-	t.remindClaimsOf(volumeName, from)
+	t.enqueueClaimsAfterPause(volumeName, from)
 	if pv.Spec.ClaimRef == nil && !t.Offer(volumeName) {
-		t.Queue.Add(pvapi.VolumeRef(volumeName))
+		t.Queue.Enqueue(pvapi.VolumeRef(volumeName))
 	}
 }
 
@@ -61,7 +61,7 @@ func (t *Table) Retry(e *Entry) {
 	t.mu.Unlock()
 	t.wake(asked)
 	claim := e.claim.NamespacedName
-	t.remindClaimsOf(e.name, claim)
+	t.enqueueClaimsAfterPause(e.name, claim)
 	if t.Offer(e.name) {
 		return
 	}
@@ -70,15 +70,15 @@ func (t *Table) Retry(e *Entry) {
 	t.offers[claim] = append(t.offers[claim], e.name)
 }
 
-// remindClaimsOf enqueues the claims but one that mean a volume.
-func (t *Table) remindClaimsOf(volumeName string, but types.NamespacedName) {
+// enqueueClaimsAfterPause enqueues the claims but one that mean a volume.
+func (t *Table) enqueueClaimsAfterPause(volumeName string, but types.NamespacedName) {
 	for _, claim := range t.Index.ClaimsOf(volumeName, but) {
-		t.Queue.Remind(pvapi.ClaimRef(claim))
+		t.Queue.EnqueueAfterPause(pvapi.ClaimRef(claim))
 	}
 }
 
 func (t *Table) enqueueClaimsOf(volumeName string) {
 	for _, claim := range t.Index.ClaimsOf(volumeName, types.NamespacedName{}) {
-		t.Queue.Add(pvapi.ClaimRef(claim))
+		t.Queue.Enqueue(pvapi.ClaimRef(claim))
 	}
 }

@@ -59,7 +59,7 @@ func TestNothingIsInTwoHandsAtOnce(t *testing.T) {
 		})
 		wg.Go(func() {
 			for range rounds {
-				if e, ok := table.TryWriting(name, true); ok {
+				if e, ok := table.TryWriting(name); ok {
 					alone(object, name, e)
 				}
 			}
@@ -70,7 +70,7 @@ func TestNothingIsInTwoHandsAtOnce(t *testing.T) {
 		if _, free := x.Free(pv.Name); !free {
 			t.Errorf("%s is still held", pv.Name)
 		}
-		if turn, ok := table.TryWriting(pv.Name, true); !ok {
+		if turn, ok := table.TryWriting(pv.Name); !ok {
 			t.Errorf("%s is still written", pv.Name)
 		} else {
 			turn.Forget()

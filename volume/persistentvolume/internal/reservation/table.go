@@ -14,12 +14,11 @@ import (
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
-// Queue enqueues objects: Add at once, Remind not before the pause of one that has failed,
-// Hear only to see whether the object has changed. It must not block.
+// Queue enqueues objects, as the controller's queue does. It must not block.
 type Queue interface {
-	Add(volume.ObjectRef)
-	Remind(volume.ObjectRef)
-	Hear(volume.ObjectRef)
+	Enqueue(volume.ObjectRef)
+	EnqueueAfterPause(volume.ObjectRef)
+	EnqueueIfChanged(volume.ObjectRef)
 }
 
 // Config is what a [Table] is made of.
@@ -41,8 +40,8 @@ type Table struct {
 	holders map[slot]*Entry
 	// lines are the entries that wait for a slot, in order.
 	lines map[slot][]*Entry
-	// asked are the objects that were refused a slot, and whether they are added to the
-	// queue or only heard of.
+	// asked are the objects that were refused a slot. With true the object is enqueued when
+	// the slot is free; with false only if the object has changed.
 	asked map[slot]map[volume.ObjectRef]bool
 	// offers are the volumes that claims were offered, until these are synced.
 	offers map[types.NamespacedName][]string
@@ -183,9 +182,14 @@ func (t *Table) ReserveWriting(ctx context.Context, volumeName string) (*Entry, 
 }
 
 // TryWriting takes the turn to write a volume if it is free. Else the volume is enqueued
-// when it is: added, with look, or only heard of.
-func (t *Table) TryWriting(volumeName string, look bool) (*Entry, bool) {
-	return t.try(t.writing(volumeName), pvapi.VolumeRef(volumeName), look)
+// when it is.
+func (t *Table) TryWriting(volumeName string) (*Entry, bool) {
+	return t.try(t.writing(volumeName), pvapi.VolumeRef(volumeName), true)
+}
+
+// TryReading is TryWriting for a refresh: the volume is enqueued only if it has changed.
+func (t *Table) TryReading(volumeName string) (*Entry, bool) {
+	return t.try(t.writing(volumeName), pvapi.VolumeRef(volumeName), false)
 }
 
 func (t *Table) writing(volumeName string) *Entry {
@@ -203,12 +207,12 @@ func (t *Table) ReserveStorage(volumeName string, removes bool, about volume.Obj
 	return t.try(e, about, true)
 }
 
-func (t *Table) try(e *Entry, about volume.ObjectRef, look bool) (*Entry, bool) {
+func (t *Table) try(e *Entry, about volume.ObjectRef, anyway bool) (*Entry, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, s := range e.slots {
 		if t.holders[s] != nil {
-			t.ask(s, about, look)
+			t.ask(s, about, anyway)
 			return nil, false
 		}
 	}
@@ -240,17 +244,17 @@ func (t *Table) begin(e *Entry) {
 	}
 }
 
-func (t *Table) ask(s slot, about volume.ObjectRef, look bool) {
+func (t *Table) ask(s slot, about volume.ObjectRef, anyway bool) {
 	if t.asked[s] == nil {
 		t.asked[s] = make(map[volume.ObjectRef]bool)
 	}
-	t.asked[s][about] = t.asked[s][about] || look
+	t.asked[s][about] = t.asked[s][about] || anyway
 }
 
 // asker is an object that was refused something which is free now.
 type asker struct {
-	about volume.ObjectRef
-	look  bool
+	about  volume.ObjectRef
+	anyway bool // also an object that has not changed
 }
 
 // end takes from an entry all that it has, or its place in a line, and returns who asked
@@ -271,8 +275,8 @@ func (t *Table) end(e *Entry) (asked []asker) {
 			close(line[0].turn)
 			continue
 		}
-		for about, look := range t.asked[s] {
-			asked = append(asked, asker{about, look})
+		for about, anyway := range t.asked[s] {
+			asked = append(asked, asker{about, anyway})
 		}
 		delete(t.asked, s)
 	}
@@ -289,10 +293,10 @@ func (t *Table) setLine(s slot, line []*Entry) {
 
 func (t *Table) wake(asked []asker) {
 	for _, a := range asked {
-		if a.look {
-			t.Queue.Add(a.about)
+		if a.anyway {
+			t.Queue.Enqueue(a.about)
 		} else {
-			t.Queue.Hear(a.about)
+			t.Queue.EnqueueIfChanged(a.about)
 		}
 	}
 }

@@ -32,9 +32,9 @@ func (q *enqueued) note(how string, ref volume.ObjectRef) {
 	q.all = append(q.all, how+" "+ref.Name)
 }
 
-func (q *enqueued) Add(ref volume.ObjectRef)    { q.note("add", ref) }
-func (q *enqueued) Remind(ref volume.ObjectRef) { q.note("remind", ref) }
-func (q *enqueued) Hear(ref volume.ObjectRef)   { q.note("hear", ref) }
+func (q *enqueued) Enqueue(ref volume.ObjectRef)           { q.note("enqueue", ref) }
+func (q *enqueued) EnqueueAfterPause(ref volume.ObjectRef) { q.note("enqueue after pause", ref) }
+func (q *enqueued) EnqueueIfChanged(ref volume.ObjectRef)  { q.note("enqueue if changed", ref) }
 
 // take returns what was enqueued since the last call, in order of names.
 func (q *enqueued) take() []string {
@@ -88,7 +88,7 @@ func TestWhoIsInTheWayOfWhom(t *testing.T) {
 			_, other := w.ReserveForPod(claimName("a"), podOf("pod", "2"))
 			return other == nil
 		},
-		"the volume is written": func(w world) bool { _, ok := w.TryWriting("pv", true); return ok },
+		"the volume is written": func(w world) bool { _, ok := w.TryWriting("pv"); return ok },
 		"storage is made": func(w world) bool {
 			_, ok := w.ReserveStorage("pv", false, volume.NewObjectRef("PersistentVolumeClaim", "ops", "a"))
 			return ok
@@ -125,20 +125,20 @@ func TestWhoAskedInVainIsLookedAtAgain(t *testing.T) {
 	pv, claim := volume.NewObjectRef("PersistentVolume", "", "pv"), pvbuild.NewClaim("a", "1Gi")
 	table, q := newTable(index.New(pvbuild.NewPV("pv", "1Gi")))
 
-	turn, _ := table.TryWriting("pv", false)
-	table.TryWriting("pv", false)
+	turn, _ := table.TryReading("pv")
+	table.TryReading("pv")
 	q.want(t, "while it is written")
 	turn.Forget()
-	q.want(t, "after it was written", "hear pv")
+	q.want(t, "after it was written", "enqueue if changed pv")
 	turn.Forget()
 	q.want(t, "after it was forgotten twice")
 
-	turn, _ = table.TryWriting("pv", true)
-	table.TryWriting("pv", true)
-	table.TryWriting("pv", false)
+	turn, _ = table.TryWriting("pv")
+	table.TryWriting("pv")
+	table.TryReading("pv")
 	turn.Forget()
-	q.want(t, "after a look and a change were missed", "add pv")
-	turn, _ = table.TryWriting("pv", true)
+	q.want(t, "after a sync and a change were missed", "enqueue pv")
+	turn, _ = table.TryWriting("pv")
 	turn.Forget()
 	q.want(t, "after none has asked in vain")
 
@@ -155,7 +155,7 @@ func TestWhoAskedInVainIsLookedAtAgain(t *testing.T) {
 	bound := assumed.Volume().DeepCopy()
 	pvbuild.ForClaim("a", claim.UID)(bound)
 	assumed.Assume(bound)
-	q.want(t, "after the binding was assumed", "add a", "add pv")
+	q.want(t, "after the binding was assumed", "enqueue a", "enqueue pv")
 }
 
 // While data is removed no claim gets the volume, not even one that names it; then these
@@ -176,7 +176,7 @@ func TestNoClaimGetsAVolumeWhoseDataIsRemoved(t *testing.T) {
 		t.Errorf("it may have it: %v", err)
 	}
 	removing.Forget()
-	q.want(t, "after it was removed", "add named")
+	q.want(t, "after it was removed", "enqueue named")
 	if err := table.May(index.IDOf(named), "pv"); err != nil {
 		t.Error(err)
 	}
@@ -201,10 +201,10 @@ func TestAVolumeIsGivenBack(t *testing.T) {
 		assumed.Forget()
 		assumed.Forget()
 		if !waits {
-			q.want(t, "if no claim waits", "add pv")
+			q.want(t, "if no claim waits", "enqueue pv")
 			continue
 		}
-		q.want(t, "if a claim waits", "add second")
+		q.want(t, "if a claim waits", "enqueue second")
 		if got := table.Offered(claimName("second")); !slices.Equal(got, []string{"pv"}) {
 			t.Errorf("offered %v", got)
 		}
@@ -227,7 +227,7 @@ func TestClaimsThatMeanAVolumeAreReminded(t *testing.T) {
 			t.Fatal(err)
 		}
 		end(assumed)
-		if got := q.take(); !slices.Contains(got, "remind second") || slices.Contains(got, "remind first") {
+		if got := q.take(); !slices.Contains(got, "enqueue after pause second") || slices.Contains(got, "enqueue after pause first") {
 			t.Errorf("%s: enqueued %v", what, got)
 		}
 	}
@@ -328,7 +328,7 @@ func TestTurnsComeInOrder(t *testing.T) {
 		wait(t.Context(), "second")
 		wait(impatient, "third")
 		wait(t.Context(), "fourth")
-		if _, ok := table.TryWriting("pv", true); ok {
+		if _, ok := table.TryWriting("pv"); ok {
 			t.Error("two turns at once")
 		}
 		giveUp(tired)
@@ -338,7 +338,7 @@ func TestTurnsComeInOrder(t *testing.T) {
 		if want := []string{"third: tired", "second", "fourth"}; !slices.Equal(order, want) {
 			t.Errorf("order %q, want %q", order, want)
 		}
-		q.want(t, "after the last turn", "add pv")
+		q.want(t, "after the last turn", "enqueue pv")
 		if turn, err := table.ReserveWriting(impatient, "pv"); err != nil || turn == nil {
 			t.Errorf("a free turn is not taken after the end of its context: %v", err)
 		}
