@@ -27,8 +27,8 @@
 //   - A type of its own, such as [InvalidSpecError], has fields that a program
 //     needs.
 //
-// The comment of package volumemanager lists the features of Kubernetes that are
-// missing here.
+// volume/volumemanager/LIMITS.md lists the features of Kubernetes that are missing
+// here.
 //
 // The names are from Kubernetes' own tree (k8s.io/kubernetes/pkg/volume, v1.37).
 // Every method that may block takes a context first.

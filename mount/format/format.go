@@ -2,6 +2,7 @@ package format
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -135,7 +136,7 @@ func (f *Formatter) FormatAndMount(ctx context.Context, request Request) (Result
 		return err
 	})
 	// The call's own error may well wrap another of this type.
-	if abandoned, ok := err.(*blockingcall.AbandonedError); ok {
+	if abandoned, ok := errors.AsType[*blockingcall.AbandonedError](err); ok && error(abandoned) == err {
 		e := fail(OpProbe, r, ErrCanceled, abandoned.Err)
 		e.Uncertain = abandoned.Started && !begun.close() || abandoned.Earlier
 		return Result{}, e

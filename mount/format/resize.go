@@ -59,7 +59,8 @@ func (f *Formatter) onDevice(ctx context.Context, device string, call func() err
 		return &Error{Op: OpResize, Device: device, Reason: ErrNotBlockDevice, Err: err}
 	}
 	err = f.calls.Do(ctx, n.number, call)
-	if abandoned, ok := err.(*blockingcall.AbandonedError); ok {
+	// The call's own error may well wrap another of this type.
+	if abandoned, ok := errors.AsType[*blockingcall.AbandonedError](err); ok && error(abandoned) == err {
 		return &Error{Op: OpResize, Device: device, Reason: ErrCanceled, Uncertain: abandoned.Started || abandoned.Earlier, Err: abandoned.Err}
 	}
 	return err

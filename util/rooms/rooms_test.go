@@ -18,7 +18,7 @@ const module = "github.com/podvol/podvol"
 // mayImport lists, for each room, the rooms that its packages may import
 // beside packages of their own room. A room is the longest of these prefixes.
 func mayImport() map[string][]string {
-	plugins := []string{"util", "mount", "mount/format", "mount/table", "volume", "volume/internal"}
+	plugins := []string{"util", "mount", "mount/format", "mount/table", "volume", "volume/internal", "volume/lazyunmount"}
 	return map[string][]string{
 		"util":                             {},
 		"util/testenv":                     {"util", "mount", "mount/fakemount", "mount/host", "mount/sandbox", "mount/table", "volume", "volume/objects", "volume/persistentvolume/index", "volume/volumemanager"},
@@ -35,25 +35,28 @@ func mayImport() map[string][]string {
 		"mount/fakemount":                  {"util", "mount", "mount/internal", "mount/internal/failure", "mount/internal/fstypes", "mount/internal/mountopt", "mount/table"},
 		"mount/format":                     {"util", "mount", "mount/host", "mount/table"},
 		"mount/sandbox":                    {"util", "mount", "mount/host", "mount/internal", "mount/table"},
-		"volume":                           {"util", "mount", "mount/table", "volume/fileset"},
-		"volume/internal":                  {"util", "mount", "mount/table", "volume", "volume/atomicdir", "volume/fileset"},
+		"volume":                           {"util", "volume/fileset"}, // see also contracts
+		"volume/lazyunmount":               {"mount", "mount/table"},
+		"volume/mountrecord":               {"util", "volume", "volume/lazyunmount"},
+		"volume/internal":                  {"util", "mount", "mount/table", "volume", "volume/atomicdir", "volume/fileset", "volume/lazyunmount"},
 		"volume/internal/podspec":          {"volume", "volume/objects"},
 		"volume/internal/following":        {"util"},
+		"volume/internal/work":             {"util", "volume"}, // the reconcilers' queue
 		"volume/objects":                   {"util", "volume"},
 		"volume/objects/persisted":         {"util", "volume", "volume/internal", "volume/objects"},
 		"volume/objects/cluster":           {"util", "volume", "volume/internal/following", "volume/objects"},
 		"volume/clusterhost":               {"util", "volume", "volume/internal/following", "volume/objects"},
 		"volume/fileset":                   {},
 		"volume/atomicdir":                 {"util", "volume/fileset"},
-		"volume/podfiles":                  {"util", "volume", "volume/fileset", "volume/internal", "volume/internal/podspec", "volume/objects"},
+		"volume/podfiles":                  {"util", "volume", "volume/fileset", "volume/internal/work", "volume/internal", "volume/internal/podspec", "volume/objects"},
 		"volume/containerenv":              {"util", "volume", "volume/internal", "volume/objects"},
-		"volume/persistentvolume":          {"util", "volume", "volume/internal", "volume/objects", "volume/persistentvolume/index", "volume/persistentvolume/internal/operation", "volume/persistentvolume/internal/reservation", "volume/persistentvolume/release"},
+		"volume/persistentvolume":          {"util", "volume", "volume/internal/work", "volume/internal", "volume/objects", "volume/persistentvolume/index", "volume/persistentvolume/internal/operation", "volume/persistentvolume/internal/reservation", "volume/persistentvolume/release"},
 		"volume/persistentvolume/index":    {"util", "volume", "volume/internal"},
 		"volume/persistentvolume/release":  {"volume", "volume/internal", "volume/objects", "volume/persistentvolume/index"},
 		"volume/persistentvolume/embedded": {"util", "mount", "mount/host", "mount/table", "volume", "volume/internal", "volume/objects", "volume/objects/persisted", "volume/persistentvolume", "volume/persistentvolume/index", "volume/persistentvolume/release"},
 		"volume/localdiscovery":            {"util", "mount", "mount/format", "mount/table", "volume", "volume/objects", "volume/internal"},
-		"volume/containermounts":           {"util", "mount", "mount/host", "mount/table", "volume", "volume/internal"},
-		"volume/volumemanager":             {"util", "mount", "mount/host", "mount/propagation", "mount/table", "volume", "volume/containermounts", "volume/objects", "volume/internal", "volume/internal/podspec", "volume/volumemanager/internal/blockmap", "volume/volumemanager/internal/dependencies", "volume/volumemanager/internal/devices", "volume/volumemanager/internal/fsck", "volume/volumemanager/internal/lifecycle", "volume/volumemanager/internal/mountwatch", "volume/volumemanager/internal/oncepod", "volume/volumemanager/internal/progress", "volume/volumemanager/internal/rootdir"},
+		"volume/containermounts":           {"util", "mount", "mount/host", "mount/table", "volume", "volume/internal", "volume/lazyunmount", "volume/mountrecord"},
+		"volume/volumemanager":             {"util", "mount", "mount/host", "mount/propagation", "mount/table", "volume", "volume/containermounts", "volume/objects", "volume/internal/work", "volume/internal", "volume/internal/podspec", "volume/volumemanager/internal/blockmap", "volume/volumemanager/internal/dependencies", "volume/volumemanager/internal/devices", "volume/volumemanager/internal/fsck", "volume/volumemanager/internal/lifecycle", "volume/volumemanager/internal/mountwatch", "volume/volumemanager/internal/oncepod", "volume/volumemanager/internal/progress", "volume/volumemanager/internal/rootdir", "volume/lazyunmount", "volume/mountrecord"},
 		"volume/podrun":                    {"util", "mount", "mount/host", "mount/sandbox", "volume", "volume/containerenv", "volume/containermounts", "volume/objects", "volume/persistentvolume/embedded", "volume/standalone", "volume/volumemanager"},
 		"volume/kubeletroot":               {"util", "mount"},
 		"volume/podrun/runroot":            {"util", "volume", "volume/volumemanager"},
@@ -65,10 +68,10 @@ func mayImport() map[string][]string {
 		"volume/plugins":               plugins,
 		"volume/intree":                {"util", "mount", "mount/table", "volume", "volume/internal"},
 		"volume/fakehost":              {"util", "mount", "mount/fakemount", "mount/host", "mount/table", "volume"},
-		"volume/volumetest":            {"util", "util/testenv", "mount", "mount/fakemount", "mount/host", "mount/table", "volume", "volume/fakehost", "volume/volumetest/internal", "volume/volumetest/internal/sim", "volume/volumetest/internal/specs"},
+		"volume/volumetest":            {"util", "util/testenv", "mount", "mount/fakemount", "mount/host", "mount/table", "volume", "volume/fakehost", "volume/volumetest/internal", "volume/volumetest/internal/sim", "volume/volumetest/internal/specs", "volume/mountrecord"},
 		"volume/volumetest/csitest":    {"util", "util/testenv", "mount", "mount/format", "mount/host", "mount/table", "volume/internal"},
 		// parts of the kit that know none of its checks
-		"volume/volumetest/internal/sim":   {"util", "mount", "mount/fakemount", "volume", "volume/fakehost", "volume/volumetest/internal", "volume/volumetest/internal/specs"},
+		"volume/volumetest/internal/sim":   {"util", "mount", "mount/fakemount", "volume", "volume/fakehost", "volume/volumetest/internal", "volume/volumetest/internal/specs", "volume/mountrecord"},
 		"volume/volumetest/internal/specs": {"volume"},
 		"volume/volumetest/internal":       {"util", "mount", "mount/fakemount", "mount/host", "mount/table"},
 		"examples": {"util", "mount", "mount/fakemount", "mount/host", "mount/propagation", "mount/sandbox", "mount/table", "volume", "volume/clusterhost", "volume/kubeletroot", "volume/plugins", "volume/objects", "volume/objects/persisted", "volume/objects/cluster", "volume/persistentvolume", "volume/persistentvolume/embedded", "volume/persistentvolume/index", "volume/persistentvolume/release", "volume/localdiscovery",
@@ -81,14 +84,53 @@ func mayImport() map[string][]string {
 		"volume/volumemanager/internal/mountwatch":   {},
 		"volume/volumemanager/internal/oncepod":      {"volume"},
 		// what a node mounts once for its pods, and not the manager that asks for it
-		"volume/volumemanager/internal/devices":  {"util", "mount", "mount/table", "volume", "volume/selinux", "volume/volumemanager/internal/blockmap", "volume/volumemanager/internal/rootdir"},
-		"volume/volumemanager/internal/fsck":     {"util", "mount", "mount/table", "volume", "volume/containermounts", "volume/internal", "volume/volumemanager/internal/devices", "volume/volumemanager/internal/rootdir"},
+		"volume/volumemanager/internal/devices":  {"util", "mount", "mount/table", "volume", "volume/selinux", "volume/volumemanager/internal/blockmap", "volume/volumemanager/internal/rootdir", "volume/mountrecord"},
+		"volume/volumemanager/internal/fsck":     {"util", "mount", "mount/table", "volume", "volume/containermounts", "volume/internal", "volume/volumemanager/internal/devices", "volume/volumemanager/internal/rootdir", "volume/lazyunmount", "volume/mountrecord"},
 		"volume/volumemanager/internal/progress": {"util", "volume"},
-		"volume/volumemanager/internal/rootdir":  {"util", "mount", "mount/table", "volume"},
+		"volume/volumemanager/internal/rootdir":  {"util", "mount", "mount/table", "volume", "volume/mountrecord"},
 
 		// who may have a volume now, and what takes long: neither knows a controller, nor the other
-		"volume/persistentvolume/internal/operation":   {"volume", "volume/internal", "volume/persistentvolume/release"},
+		"volume/persistentvolume/internal/operation":   {"volume", "volume/internal/work", "volume/internal", "volume/persistentvolume/release"},
 		"volume/persistentvolume/internal/reservation": {"volume", "volume/internal", "volume/persistentvolume/index"},
+	}
+}
+
+// contracts are the packages that a plugin's author reads. Each lists the packages of this
+// module that it may be built with, its imports' imports included; util is allowed to all of them.
+func contracts() map[string][]string {
+	contract := []string{"volume", "volume/layout"}
+	return map[string][]string{
+		"mount":               {"mount/internal/failure", "mount/internal/fstypes", "mount/internal/mountopt"},
+		"volume":              {"volume/layout"},
+		"volume/claimbinding": contract,
+		"volume/fileset":      {},
+		"volume/fsgroup":      contract,
+		"volume/layout":       {},
+		"volume/meter":        contract,
+		"volume/podcheck":     contract,
+		"volume/podstate":     {},
+		"volume/reclaim":      contract,
+		"volume/recyclerpod":  contract,
+		"volume/selinux":      slices.Concat(contract, []string{"volume/podstate"}),
+		"volume/validation":   slices.Concat(contract, []string{"volume/claimbinding", "volume/fileset"}),
+		"volume/volumesource": contract,
+	}
+}
+
+func TestContractsNeedNoEngine(t *testing.T) {
+	for path, may := range contracts() {
+		for _, p := range goList(t, "-deps", "./"+path) {
+			dep, ours := inModule(p.ImportPath)
+			if ours && dep != path && !strings.HasPrefix(dep, "util/") && !slices.Contains(may, dep) {
+				t.Errorf("%s is built with %s; as a contract it may only need %v", path, dep, may)
+			}
+		}
+	}
+	for _, p := range goList(t, "./volume/...") {
+		path, _ := inModule(p.ImportPath)
+		if _, listed := contracts()[path]; !listed && roomOf(path) == "volume" {
+			t.Errorf("%s is in the room of the contract, and not in contracts()", path)
+		}
 	}
 }
 
@@ -150,7 +192,11 @@ func goList(t *testing.T, args ...string) []goPackage {
 	command.Dir = "../.."
 	out, err := command.Output()
 	if err != nil {
-		t.Fatalf("%v: %v", command, err)
+		var says []byte // such as an import cycle
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+			says = exit.Stderr
+		}
+		t.Fatalf("%v: %v\n%s", command, err, says)
 	}
 	var packages []goPackage
 	for decoder := json.NewDecoder(strings.NewReader(string(out))); ; {

@@ -223,7 +223,7 @@ func (o *operationExecutor) newMounter(u *setUp) (volume.Mounter, error) {
 	return u.plugin.NewMounter(u.spec, u.pod)
 }
 
-// MounterArgs are the wishes of the pod for this volume.
+// mounterArgs are the parts of the pod's spec that the volume's mounter needs.
 func (u *setUp) mounterArgs() volume.MounterArgs {
 	args := podspec.MounterArgs(u.pod)
 	args.SELinuxLabel = u.record.SELinuxLabel

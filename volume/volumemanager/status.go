@@ -12,6 +12,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 	"github.com/podvol/podvol/volume/volumesource"
@@ -286,9 +287,5 @@ func wrap(r *mountrecord.Record, volumeName, op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	e := &volume.Error{Op: op, Plugin: r.Plugin, Volume: volumeName, Pod: r.Pod, PodUID: r.PodUID, Err: err}
-	if own, ok := err.(*volume.Error); ok {
-		e.Op, e.Err = own.Op, own.Err // it says the same, with the spec's name
-	}
-	return e
+	return podmount.Named(volume.Error{Op: op, Plugin: r.Plugin, Volume: volumeName, Pod: r.Pod, PodUID: r.PodUID}, err)
 }

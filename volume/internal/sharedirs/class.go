@@ -2,6 +2,7 @@ package sharedirs
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -261,11 +262,10 @@ func Expand(template string, values map[string]string) (string, error) {
 		rest = after
 	}
 	if err := CheckRelative(path.String()); err != nil {
-		e := err.(*pathError)
-		if e.template == template {
-			return "", e
+		if e, ok := errors.AsType[*pathError](err); ok && e.template != template {
+			return refuse("it makes %q, and %s", e.template, e.reason)
 		}
-		return refuse("it makes %q, and %s", e.template, e.reason)
+		return "", err
 	}
 	return path.String(), nil
 }

@@ -217,7 +217,7 @@ func (m Medium) named(err error) error {
 
 // each calls f with all errors of this package in err.
 func each(err error, f func(*Error)) {
-	if e, ok := err.(*Error); ok {
+	if e, ok := errors.AsType[*Error](err); ok && error(e) == err {
 		f(e)
 	}
 	switch e := err.(type) {
