@@ -28,7 +28,7 @@ import (
 func agents() map[string]func(context.Context, *agent) error {
 	return map[string]func(context.Context, *agent) error{
 		"mounts": mounts, "refusals": refusals, "unmounts": unmounts, "swapped": swapped, "check": check,
-		"fuse": fuse, "hang": hang, "lost child": lostChild,
+		"fuse": fuse, "hang": hang, "lost child": lostChild, "volumes": volumes,
 	}
 }
 
