@@ -49,7 +49,7 @@ type WatchSources struct {
 // The pod's volumes are those that were given.
 func Follow(ctx context.Context, pod *v1.Pod, from WatchSources, f func(volumeName string, s *Set, err error)) error {
 	w := &follower{pod: pod.DeepCopy(), from: from, call: f, volumes: make(map[string]*followed)}
-	w.queue = work.NewQueue(work.Config[string]{Reconcile: w.reconcile})
+	w.queue = work.NewQueue(work.Config[string]{Reconcile: w.reconcile, FirstPause: work.OperationPause})
 	names, err := w.prepare()
 	if err != nil {
 		return err
@@ -81,7 +81,6 @@ type followed struct {
 	dependsOn []volume.ObjectRef
 	pod       *v1.Pod // as it was last known
 	last      *Set    // nil: none, or it failed since
-	failures  int
 }
 
 // prepare refuses a pod with a volume that cannot be, and returns the names of those that
@@ -128,11 +127,9 @@ func (w *follower) reconcile(ctx context.Context, name string) work.Result {
 	}
 	if err != nil {
 		v.last = nil
-		v.failures++
 		w.tell(name, nil, err)
-		return work.Result{After: work.Pause(work.OperationPause, v.failures, err), Reason: err}
+		return work.Result{Reason: err}
 	}
-	v.failures = 0
 	if v.last == nil || !v.last.Equal(s) {
 		v.last = s.clone()
 		w.tell(name, s, nil)

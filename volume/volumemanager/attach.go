@@ -113,7 +113,8 @@ func (p *publisher) awaits(s *podVolume) *AttachmentError {
 // finishWaiting notes that an operation ended since a report is missing; this is no failure,
 // and no attempt either: those that wait for one go on waiting. The caller holds the lock.
 func (r *reconciler) finishWaiting(s *podVolume, generation int) {
-	s.failures, s.pauses, s.err = 0, 0, nil
+	s.err = nil
+	s.backoff.Reset()
 	if s.state != StateMounted {
 		s.enter(StatePending, time.Now())
 	}

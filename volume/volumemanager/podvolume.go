@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/work"
 	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager/internal/dependencies"
@@ -119,8 +120,7 @@ type podVolume struct {
 	undoing  bool                    // a set-up that has done nothing; its record is about to go
 	progress *volume.Progress        // of the set-up that is under way; nil: nothing was said
 	giveUp   context.CancelCauseFunc // ends the operation that is under way
-	failures int
-	pauses   int // pauses of growing length since then
+	backoff  work.Backoff
 	// retryAt is the end of the pause after a failure, and refreshAt when the plugin
 	// wants to be called again; zero: never.
 	retryAt, refreshAt time.Time
@@ -242,7 +242,8 @@ func (s *podVolume) enter(state VolumeState, now time.Time) {
 // resync is a reason for another operation, at once.
 func (s *podVolume) resync() {
 	s.generation++
-	s.failures, s.pauses, s.retryAt = 0, 0, time.Time{}
+	s.backoff.Reset()
+	s.retryAt = time.Time{}
 }
 
 // resync has every volume of the pod reconciled. The caller holds the lock.
@@ -374,7 +375,8 @@ func (w *actualStateOfWorld) rest(s *podVolume) {
 		s.shown = nil
 		w.status.note(s)
 	}
-	s.failures, s.pauses, s.err = 0, 0, nil
+	s.err = nil
+	s.backoff.Reset()
 	if s.state == StateMounted || s.state == StateUnused || s.actual.unreadable != nil || s.actual.detached != nil {
 		return
 	}

@@ -31,7 +31,7 @@ func (s *podVolume) rows() []VolumeStatus {
 		Pod: s.pod.name, PodUID: s.pod.uid, NodeName: r.NodeName, Plugin: r.Plugin, Source: r.Source, PersistentVolume: r.PersistentVolumeName(), Claim: r.Claim(), Path: r.Path, Device: r.DeviceNode(),
 		State: s.state, Since: s.since, Duration: s.took, Wanted: (s.wanted || s.unused) && s.pod.wanted,
 		Found:    s.actual.isFound(),
-		Failures: s.failures, NextRetry: s.retryAt,
+		Failures: s.backoff.Failures(), NextRetry: s.retryAt,
 	}
 	if s.doing != opNone {
 		row.Operation, row.Began = s.doing.String(), s.began

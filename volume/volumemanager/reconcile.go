@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/clocks"
-	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/work"
 	"github.com/podvol/podvol/volume/volumemanager/internal/lifecycle"
@@ -193,7 +192,7 @@ func (r *reconciler) finish(s *podVolume, a attempt, err error) {
 }
 
 func (r *reconciler) succeed(s *podVolume, op operation, generation int, now time.Time) {
-	s.failures, s.pauses = 0, 0
+	s.backoff.Reset()
 	switch op {
 	case opSetUp:
 		s.applied = generation
@@ -214,19 +213,7 @@ func (r *reconciler) fail(s *podVolume, op operation, generation int, now time.T
 	if r.life.IsStopped() || s.generation != generation || errors.Is(s.err, ErrWithdrawn) || errors.Is(s.err, claimbinding.ErrUnbound) {
 		return
 	}
-	pause := s.pauseAfter(s.err)
-	s.failures++
-	s.retryAt = now.Add(pause)
-}
-
-// pauseAfter is how long to wait before the next attempt. A pause until the time that an
-// error names does not count: nothing was tried, and what fails then begins where it was.
-func (s *podVolume) pauseAfter(err error) time.Duration {
-	pause := work.Pause(work.OperationPause, s.pauses+1, err)
-	if _, says := volume.RetryAt(err); !says {
-		s.pauses++
-	}
-	return pause
+	s.retryAt = now.Add(s.backoff.Fail(work.OperationPause, s.err))
 }
 
 // failedState is the state of a volume whose operation has failed.

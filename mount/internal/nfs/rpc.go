@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/netip"
 	"time"
+
+	"github.com/podvol/podvol/util/retry"
 )
 
 // program is an RPC program.
@@ -91,8 +93,11 @@ type call struct {
 	arguments []byte
 }
 
-// resend is after how long a datagram is sent again, doubled each time.
-const resend = 500 * time.Millisecond
+// resend is after how long a datagram is sent again, doubled each time up to lastResend.
+const (
+	resend     = 500 * time.Millisecond
+	lastResend = time.Minute
+)
 
 // do makes the call without credentials and returns the results. Errors of the
 // network are a *[ReachError]; a server that answers without results gives a
@@ -185,11 +190,12 @@ func fragmentLength(mark uint32, have int) (n int, ok bool) {
 // exchangeDatagrams sends until it is answered.
 func exchangeDatagrams(ctx context.Context, conn net.Conn, message []byte, xid uint32) ([]byte, error) {
 	buffer := make([]byte, maxReply)
-	for wait := resend; ; wait *= 2 {
+	wait := retry.Pause{First: resend, Last: lastResend}
+	for {
 		if _, err := conn.Write(message); err != nil {
 			return nil, err
 		}
-		conn.SetReadDeadline(time.Now().Add(wait))
+		conn.SetReadDeadline(time.Now().Add(wait.Next()))
 		if ctx.Err() != nil { // it may have ended before the deadline was set
 			return nil, context.Cause(ctx)
 		}

@@ -1,6 +1,7 @@
 package work
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -20,11 +21,11 @@ type Result struct {
 	// clock is set. Zero: there is none.
 	At time.Time
 	// Reason is why. With a Reason, no After and no At, the attempt has failed: the queue
-	// waits for a [Pause] that grows with each failure in a row.
+	// counts it, and waits for a pause that grows with each failure in a row ([Backoff]).
 	Reason error
 }
 
-// queuePause is the pause after a key's first failure: as in Kubernetes'
+// queuePause is the usual pause after a key's first failure: as in Kubernetes'
 // controllers.
 const queuePause = 10 * time.Millisecond
 
@@ -49,6 +50,8 @@ type Config[K comparable] struct {
 	// Activity counts the keys that are queued or reconciled. A key that waits after an
 	// error that matches Conflict counts too, the first few times. nil: nothing is counted.
 	Activity *Activity
+	// FirstPause is the pause after a key's first failure; 0: 10 ms.
+	FirstPause time.Duration
 	// Conflict is matched by an error that says that another client was faster; nil: by none.
 	Conflict error
 }
@@ -77,7 +80,7 @@ type keyState[K comparable] struct {
 	queued, running bool
 	reconcile       bool // what is queued; else Refresh is
 	again           bool // it was enqueued after a pause while it ran; no effect if that run fails
-	failures        int
+	backoff         Backoff
 	retry           *time.Timer // nil unless it waits to be reconciled again
 	at              time.Time   // for which it waits, if it does; zero: none
 	// conflict says that it failed because another client was faster; counted that
@@ -286,7 +289,7 @@ func (q *Queue[K]) finish(s *keyState[K], reconciled bool, result Result) {
 	}
 	switch {
 	case s.queued:
-	case s.retry != nil && s.conflict && s.failures <= conflictsInARow:
+	case s.retry != nil && s.conflict && s.backoff.Failures() <= conflictsInARow:
 		s.counted = true
 	default:
 		q.Activity.Add(-1)
@@ -353,12 +356,12 @@ func (q *Queue[K]) checkClocks() {
 // waitAfter counts failures, and returns how long to wait; 0: until the key is enqueued.
 func (q *Queue[K]) waitAfter(s *keyState[K], reconciled bool, result Result) time.Duration {
 	if result.Reason != nil && result.After <= 0 && result.At.IsZero() {
-		s.failures++
 		s.conflict = q.Conflict != nil && errors.Is(result.Reason, q.Conflict)
-		return Pause(queuePause, s.failures, result.Reason)
+		return s.backoff.Fail(cmp.Or(q.FirstPause, queuePause), result.Reason)
 	}
 	if reconciled {
-		s.failures, s.conflict = 0, false
+		s.backoff.Reset()
+		s.conflict = false
 	}
 	if result.After <= 0 && !result.At.IsZero() {
 		return max(time.Until(result.At), time.Millisecond)

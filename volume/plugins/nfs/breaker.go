@@ -13,6 +13,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/blockingcall"
+	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/internal/podmount"
@@ -331,9 +332,9 @@ type circuit struct {
 	since    time.Time
 	last     error
 	seen     time.Time
-	// pause is 0 while the circuit is closed.
-	pause   time.Duration
+	// retryAt is zero while the circuit is closed.
 	retryAt time.Time
+	pause   retry.Pause
 	trial   *attempt // under way, and not counted; nil: none
 	// waiting are the attempts that are under way and not counted, the oldest
 	// first, and so those that are counted first.
@@ -359,9 +360,11 @@ const (
 	refused
 )
 
-func newCircuit(config *BreakerConfig) *circuit { return &circuit{config: config} }
+func newCircuit(config *BreakerConfig) *circuit {
+	return &circuit{config: config, pause: retry.Pause{First: config.FirstPause, Last: config.LastPause}}
+}
 
-func (c *circuit) isOpen() bool { return c.pause > 0 }
+func (c *circuit) isOpen() bool { return !c.retryAt.IsZero() }
 
 // isForgotten reports whether nothing would be lost with it.
 func (c *circuit) isForgotten() bool { return c.failures == 0 && c.waiting.Len() == 0 }
@@ -444,20 +447,16 @@ func (c *circuit) fail(a *attempt, now time.Time, err error) {
 	}
 	c.failures++
 	c.last, c.seen = err, now
-	switch {
-	case c.trial == a:
-		c.pause = min(2*c.pause, c.config.LastPause)
-	case c.isOpen() || c.failures < c.config.Failures:
+	if c.trial != a && (c.isOpen() || c.failures < c.config.Failures) {
 		return
-	default:
-		c.pause = c.config.FirstPause
 	}
-	c.retryAt = now.Add(c.pause)
+	c.retryAt = now.Add(c.pause.Next())
 }
 
 func (c *circuit) close() {
 	c.failures, c.since, c.last, c.seen = 0, time.Time{}, nil, time.Time{}
-	c.pause, c.retryAt = 0, time.Time{}
+	c.retryAt = time.Time{}
+	c.pause.Reset()
 	c.endTrial()
 }
 

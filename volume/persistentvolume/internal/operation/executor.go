@@ -84,10 +84,10 @@ type operation struct {
 	slow error
 	done bool
 	// err is why it failed the last time; it waits until waiting is nil.
-	err      error
-	failures int
-	waiting  *time.Timer
-	stops    []func()
+	err     error
+	backoff work.Backoff
+	waiting *time.Timer
+	stops   []func()
 	// tried is where it was tried since it was allowed to begin again by itself.
 	tried []string
 	// takenBack says that the choice of where the last attempt was made was taken
@@ -222,9 +222,8 @@ func (o *Executor) settle(op *operation, err error) {
 	if op.dropped || err == nil || o.ctx.Err() != nil {
 		return
 	}
-	op.failures++
 	op.uncertain = op.uncertain || volume.IsUncertain(err)
-	op.waiting = time.AfterFunc(pauseAfter(op.failures, err), func() { o.wake(op) })
+	op.waiting = time.AfterFunc(op.pauseAfter(err), func() { o.wake(op) })
 	// A change of the data's users is the time for a retry.
 	if inUse, ok := errors.AsType[*release.InUseError](err); ok {
 		for _, use := range inUse.Uses {
@@ -233,14 +232,15 @@ func (o *Executor) settle(op *operation, err error) {
 	}
 }
 
-// pauseAfter is how long to wait after so many failures in a row. An object that
-// was refused for its content is refused again until that changes, which ends the
+// pauseAfter counts a failure, and returns how long to wait. An object that was
+// refused for its content is refused again until that changes, which ends the
 // pause.
-func pauseAfter(failures int, err error) time.Duration {
+func (op *operation) pauseAfter(err error) time.Duration {
+	pause := op.backoff.Fail(work.OperationPause, err)
 	if _, refused := errors.AsType[*volume.InvalidSpecError](err); refused && !volume.IsUncertain(err) {
 		return work.LastPause
 	}
-	return work.Pause(work.OperationPause, failures, err)
+	return pause
 }
 
 // wake ends the pause of an operation.
