@@ -21,6 +21,7 @@ func stage(ctx context.Context, name string, o options, namespaces uintptr) (*ex
 	}
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", name, string(told))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.Env = append(os.Environ(), "TMPDIR=/tmp") // the machine's may be missing in a node; a runtime's exec needs one
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Cloneflags: namespaces}
 	return cmd, nil
 }
