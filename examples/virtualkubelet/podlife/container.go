@@ -3,6 +3,7 @@ package podlife
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -261,10 +262,19 @@ func (c *container) launch(pod *v1.Pod) (Container, error) {
 	}
 	mounts, devices, err := volumes.ContainerMounts(c.wanted, pod.UID, c.spec.Name, containermounts.Options{Env: env.Map(), Runtime: runtime.Features()})
 	if err != nil {
-		return nil, &StartError{Reason: "CreateContainerConfigError", Err: err}
+		return nil, &StartError{Reason: "CreateContainerConfigError", Err: c.mountError(err)}
 	}
 	return runtime.Start(c.wanted, Launch{Pod: pod, Spec: c.spec, Attempt: c.attempt(), Env: env, Mounts: mounts, Devices: devices,
 		Groups: volumes.ExtraSupplementalGroups(pod.UID), Target: c.life.idOf(c.target)})
+}
+
+// mountError names the subPath as the field of the manifest that an error may come from:
+// with all volumes mounted there is little else that can fail.
+func (c *container) mountError(err error) error {
+	if slices.ContainsFunc(c.spec.VolumeMounts, func(m v1.VolumeMount) bool { return m.SubPath != "" || m.SubPathExpr != "" }) {
+		return fmt.Errorf("the mounts cannot be made, with a subPath among them: %w", err)
+	}
+	return err
 }
 
 // attempt is the number of the next run.

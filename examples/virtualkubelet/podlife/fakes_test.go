@@ -26,7 +26,8 @@ type world struct {
 	pods  *Pods
 	begun time.Time
 	// exec answers commands.
-	exec func(command []string) (code int)
+	exec       func(command []string) (code int)
+	mountError error
 	// onStart is told of each start.
 	onStart func(*fakeContainer)
 
@@ -41,7 +42,7 @@ func inVirtualTime(t *testing.T, f func(t *testing.T, w *world)) {
 		events := record.NewFakeRecorder(10_000)
 		w.pods = New(Config{API: w.api, Runtime: w, Events: events, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), NodeIP: "192.0.2.1", FirstPause: 10 * time.Second})
 		ctx, stop := context.WithCancel(context.Background())
-		w.pods.Begin(ctx, noVolumes{}, containerenv.Sources{})
+		w.pods.Begin(ctx, noVolumes{w}, containerenv.Sources{})
 		defer w.pods.Wait()
 		defer stop()
 		f(t, w)
@@ -153,14 +154,14 @@ func (c *fakeContainer) Exec(_ context.Context, command []string, _ time.Duratio
 	return "", c.world.exec(command), nil
 }
 
-// noVolumes are those of pods without volumes.
-type noVolumes struct{}
+// noVolumes are those of pods without volumes, whose mounts can fail.
+type noVolumes struct{ world *world }
 
 func (noVolumes) PutPod(*v1.Pod) error                              { return nil }
 func (noVolumes) DeletePod(types.UID)                               {}
 func (noVolumes) WaitForMounted(context.Context, types.UID) error   { return nil }
 func (noVolumes) WaitForUnmounted(context.Context, types.UID) error { return nil }
 func (noVolumes) ExtraSupplementalGroups(types.UID) []int64         { return nil }
-func (noVolumes) ContainerMounts(context.Context, types.UID, string, containermounts.Options) ([]containermounts.Mount, []containermounts.Device, error) {
-	return nil, nil, nil
+func (v noVolumes) ContainerMounts(context.Context, types.UID, string, containermounts.Options) ([]containermounts.Mount, []containermounts.Device, error) {
+	return nil, nil, v.world.mountError
 }

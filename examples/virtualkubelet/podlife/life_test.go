@@ -1,8 +1,10 @@
 package podlife
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -165,6 +167,26 @@ func TestActiveDeadline(t *testing.T) {
 		time.Sleep(40 * time.Second) // the deadline, and the grace period
 		if s := w.get().Status; s.Phase != v1.PodFailed || s.Reason != "DeadlineExceeded" || len(w.started()) != 1 {
 			t.Errorf("after it: %s %s, %d starts", s.Phase, s.Reason, len(w.started()))
+		}
+	})
+}
+
+// A mount that cannot be made is tried again, and the status says why: with the kubelet's
+// word for a sub-path, which its users and tests look for.
+func TestMountsThatFail(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, w *world) {
+		w.mountError = errors.New("it leads out of its volume")
+		w.put(func(p *v1.Pod) {
+			p.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "data", MountPath: "/data", SubPath: "part"}}
+		})
+		s := w.only().State.Waiting
+		if s == nil || s.Reason != "CreateContainerConfigError" || !strings.Contains(s.Message, "subPath") || !strings.Contains(s.Message, "leads out") {
+			t.Errorf("it waits with %v", s)
+		}
+		w.mountError = nil
+		time.Sleep(time.Minute)
+		if s := w.only(); s.State.Running == nil || s.RestartCount != 0 || len(w.started()) != 1 {
+			t.Errorf("afterwards: %v", s.String())
 		}
 	})
 }
