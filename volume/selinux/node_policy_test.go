@@ -1,4 +1,4 @@
-package selinuxlabel_test
+package selinux
 
 import (
 	"errors"
@@ -7,12 +7,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/podvol/podvol/util/selinuxlabel"
 )
 
 // node writes a node's files, by their paths.
-func node(t *testing.T, files map[string]string) selinuxlabel.Files {
+func node(t *testing.T, files map[string]string) policyFiles {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range files {
@@ -21,7 +19,7 @@ func node(t *testing.T, files map[string]string) selinuxlabel.Files {
 			t.Fatal(err)
 		}
 	}
-	return selinuxlabel.Files{SysFS: filepath.Join(dir, "selinuxfs"), Config: filepath.Join(dir, "config"), Policies: dir, Containers: filepath.Join(dir, "contexts")}
+	return policyFiles{SysFS: filepath.Join(dir, "selinuxfs"), Config: filepath.Join(dir, "config"), Policies: dir, Containers: filepath.Join(dir, "contexts")}
 }
 
 // fedora is what a Fedora node has, without container-selinux' own file.
@@ -37,16 +35,16 @@ ro_file="system_u:object_r:container_ro_file_t:s0"
 	}
 }
 
-func TestEnabled(t *testing.T) {
-	if on, err := node(t, fedora()).Enabled(); !on || err != nil {
-		t.Errorf("Enabled = %v, %v", on, err)
+func TestPolicyEnabled(t *testing.T) {
+	if on, err := node(t, fedora()).enabled(); !on || err != nil {
+		t.Errorf("enabled = %v, %v", on, err)
 	}
-	if on, err := node(t, nil).Enabled(); on || err != nil {
+	if on, err := node(t, nil).enabled(); on || err != nil {
 		t.Errorf("of a node without it: %v, %v", on, err)
 	}
 }
 
-func TestFileLabel(t *testing.T) {
+func TestPolicyFileLabel(t *testing.T) {
 	with := func(more map[string]string) map[string]string {
 		files := fedora()
 		maps.Copy(files, more)
@@ -66,30 +64,30 @@ func TestFileLabel(t *testing.T) {
 		"policy that leads elsewhere": {with(map[string]string{"config": "SELINUXTYPE=../../tmp\n"}), "", "SELINUXTYPE"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			label, err := node(t, tc.files).FileLabel()
+			label, err := node(t, tc.files).fileLabel()
 			if tc.says == "" {
 				if err != nil || label.String() != tc.want {
-					t.Errorf("FileLabel = %s, %v, want %s", label, err, tc.want)
+					t.Errorf("fileLabel = %s, %v, want %s", label, err, tc.want)
 				}
 				return
 			}
 			if err == nil || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("err = %v, want it to say %q", err, tc.says)
 			}
-			if missing := errors.Is(err, selinuxlabel.ErrNoFileLabel); missing != (tc.says == "container-selinux") {
-				t.Errorf("%v matches ErrNoFileLabel: %v", err, missing)
+			if missing := errors.Is(err, errNoFileLabel); missing != (tc.says == "container-selinux") {
+				t.Errorf("%v matches errNoFileLabel: %v", err, missing)
 			}
 		})
 	}
 }
 
 // This machine says something, whatever it is.
-func TestHost(t *testing.T) {
-	on, err := selinuxlabel.Host().Enabled()
+func TestPolicyOfThisHost(t *testing.T) {
+	on, err := hostFiles().enabled()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if label, err := selinuxlabel.Host().FileLabel(); on && err != nil && !errors.Is(err, selinuxlabel.ErrNoFileLabel) {
-		t.Errorf("FileLabel = %v, %v", label, err)
+	if label, err := hostFiles().fileLabel(); on && err != nil && !errors.Is(err, errNoFileLabel) {
+		t.Errorf("fileLabel = %v, %v", label, err)
 	}
 }
