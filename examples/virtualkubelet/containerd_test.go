@@ -162,6 +162,10 @@ func (c *containerd) end() {
 	}
 	_ = c.process.Process.Signal(os.Interrupt)
 	<-c.ended
+	cgroups, _ := filepath.Glob("/sys/fs/cgroup/*/k8s.io") // the parents of its pods' cgroups, which it leaves
+	for _, dir := range cgroups {
+		_ = os.Remove(dir) // unless another test's containers are in it
+	}
 	if c.t.Failed() {
 		c.t.Logf("containerd said:\n%s", lastPart(c.stderr.String()))
 	}
