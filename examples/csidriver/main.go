@@ -48,9 +48,10 @@ func main() {
 
 // options are the command line.
 type options struct {
-	socket string
-	log    bool
-	config csitest.Config
+	socket   string
+	register string // the registrar's socket; empty: none
+	log      bool
+	config   csitest.Config
 }
 
 func parse(args []string, usage io.Writer) (*options, error) {
@@ -59,6 +60,7 @@ func parse(args []string, usage io.Writer) (*options, error) {
 	flags := flag.NewFlagSet("csidriver", flag.ContinueOnError)
 	flags.SetOutput(usage)
 	flags.StringVar(&o.socket, "socket", "", "the Unix socket to serve on")
+	flags.StringVar(&o.register, "register", "", "a second socket in a node's plugins_registry, by which the driver registers itself")
 	flags.StringVar(&o.config.Dir, "dir", "", "the directory that holds the volumes")
 	flags.StringVar(&o.config.Name, "name", csitest.DefaultName, "the driver's name")
 	flags.StringVar(&o.config.NodeID, "node", "node1", "the node's name as the driver knows it")
@@ -121,8 +123,16 @@ func run(ctx context.Context, o *options, out io.Writer) error {
 	}
 	c := driver.Config()
 	fmt.Fprintf(out, "%s %s serves %s volumes below %s on %s\n", c.Name, c.Version, c.Disk, c.Dir, o.socket)
+	if o.register == "" {
+		<-ctx.Done()
+		return driver.Stop()
+	}
+	registrar := &csitest.Registrar{Name: c.Name, Endpoint: o.socket}
+	if err := registrar.Start(o.register); err != nil {
+		return errors.Join(err, driver.Stop())
+	}
 	<-ctx.Done()
-	return driver.Stop()
+	return errors.Join(registrar.Stop(), driver.Stop())
 }
 
 // show prints each call before it takes effect.

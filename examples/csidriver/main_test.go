@@ -46,7 +46,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	o, err := parse([]string{"--socket", filepath.Join(dir, "s"), "--dir", filepath.Join(dir, "volumes"), "--log"}, io.Discard)
+	o, err := parse([]string{"--socket", filepath.Join(dir, "s"), "--dir", filepath.Join(dir, "volumes"), "--log", "--register", filepath.Join(dir, "r")}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,9 @@ func TestRun(t *testing.T) {
 	if text, want := <-rest, "NodeUnstageVolume v1 at "+filepath.Join(dir, "staging")+"\n"; text != want {
 		t.Errorf("it printed %q, want %q", text, want)
 	}
-	if _, err := os.Lstat(o.socket); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("its socket is left: %v", err)
+	for _, socket := range []string{o.socket, o.register} {
+		if _, err := os.Lstat(socket); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left: %v", socket, err)
+		}
 	}
 }

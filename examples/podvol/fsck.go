@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/podvol/podvol/examples/podvol/internal/nodebundle"
+	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume/kubeletroot"
@@ -32,6 +33,7 @@ type fsckOptions struct {
 	repair, adopt   bool
 	pods, bundle    string
 	again
+	drivers ownplugins.Options
 }
 
 func fsckCommand(s streams) *cobra.Command {
@@ -76,6 +78,7 @@ func fsckCommand(s streams) *cobra.Command {
 	flags.StringVar(&o.bundle, "bundle", "", "write what a maintainer needs to this new file, a tar.gz")
 	flags.StringVarP(&o.output, "output", "o", "text", "how to print: text, json or yaml")
 	addRootDir(flags, &o.rootDir)
+	o.drivers.AddDrivers(flags, usagef)
 	o.again.add(flags)
 	return c
 }
@@ -99,9 +102,13 @@ func fsck(ctx context.Context, s streams, o fsckOptions) error {
 	}
 	o.rootDir = rootDir
 	warnHidden(s.err, rootDir)
+	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	own, err := o.drivers.Plugins(ctx, false, s.err)
+	if err != nil {
+		return err
+	}
 	config := volumemanager.Config{
-		RootDir: rootDir, NodeName: "localhost", Objects: objects.NewStore(), Plugins: plugins.All(), Adopt: o.adopt,
-		Logger: slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		RootDir: rootDir, NodeName: "localhost", Objects: objects.NewStore(), Plugins: plugins.All(own...), Adopt: o.adopt, Logger: log,
 	}
 	if !o.repair {
 		err := errors.Join(look.check(ctx, config, s.err, list), checkRuns(rootDir, list), checkStored(rootDir))
@@ -111,7 +118,7 @@ func fsck(ctx context.Context, s streams, o fsckOptions) error {
 	if proceed, err := mayRepair(ctx, s, o, config); !proceed {
 		return err
 	}
-	err = errors.Join(repairRoot(ctx, config, list), repairRuns(ctx, rootDir, config.Logger, list), checkStored(rootDir))
+	err = errors.Join(repairRoot(ctx, config, list), repairRuns(ctx, rootDir, o.drivers, config.Logger, list), checkStored(rootDir))
 	return o.conclude(s, list, errors.Join(err, list.close()))
 }
 
@@ -132,7 +139,7 @@ func (o fsckOptions) conclude(s streams, list *problemList, err error) error {
 }
 
 func (o fsckOptions) repairArgs() []string {
-	args := []string{"fsck", "--repair", "--root-dir", o.rootDir}
+	args := append([]string{"fsck", "--repair", "--root-dir", o.rootDir}, o.drivers.Args()...)
 	if o.adopt {
 		args = append(args, "--adopt")
 	}
@@ -278,7 +285,7 @@ func checkRuns(rootDir string, list *problemList) error {
 
 // repairRuns tears down what such runs have left, and removes their root
 // directories. One that cannot be removed holds up no other.
-func repairRuns(ctx context.Context, rootDir string, log *slog.Logger, list *problemList) error {
+func repairRuns(ctx context.Context, rootDir string, drivers ownplugins.Options, log *slog.Logger, list *problemList) error {
 	dead, done, err := runsOf(rootDir).Dead()
 	defer done()
 	if err != nil {
@@ -289,7 +296,7 @@ func repairRuns(ctx context.Context, rootDir string, log *slog.Logger, list *pro
 			return context.Cause(ctx)
 		}
 		p := problemOf(r)
-		list.add(p, true, clearUp(ctx, r, log))
+		list.add(p, true, clearUp(ctx, r, drivers, log))
 	}
 	runsOf(rootDir).RemoveEmpty() // a run may have failed before it had a root directory
 	return nil
@@ -312,16 +319,20 @@ func problemOf(r *runroot.Root) volumemanager.Problem {
 
 // clearUp takes the root over as the next owner would, tears everything down
 // and removes it.
-func clearUp(ctx context.Context, r *runroot.Root, log *slog.Logger) error {
-	err := tearDownAll(ctx, r.Path(), log)
+func clearUp(ctx context.Context, r *runroot.Root, drivers ownplugins.Options, log *slog.Logger) error {
+	err := tearDownAll(ctx, r.Path(), drivers, log)
 	if err != nil {
 		return err
 	}
 	return r.Remove(ctx)
 }
 
-func tearDownAll(ctx context.Context, rootDir string, log *slog.Logger) error {
-	node, err := standalone.StartNode(ctx, standalone.NodeConfig{RootDir: rootDir, NodeName: "localhost", Objects: objects.NewStore(), Logger: log})
+func tearDownAll(ctx context.Context, rootDir string, drivers ownplugins.Options, log *slog.Logger) error {
+	own, err := drivers.Plugins(ctx, false, io.Discard)
+	if err != nil {
+		return err
+	}
+	node, err := standalone.StartNode(ctx, standalone.NodeConfig{RootDir: rootDir, NodeName: "localhost", Objects: objects.NewStore(), Plugins: own, Logger: log})
 	if err != nil {
 		return err
 	}

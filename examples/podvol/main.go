@@ -28,6 +28,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/volume/podrun"
@@ -123,8 +124,13 @@ func rootCommand(s streams) *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usagef("%w; see %s --help", err, c.CommandPath())
 	})
-	root.AddCommand(mountCommand(s), statusCommand(s), unmountCommand(s), fsckCommand(s), runCommand(s), renderCommand(s), runNodeCommand(s), pvcCommand(s), pvCommand(s), discoverCommand(s))
+	root.AddCommand(mountCommand(s), statusCommand(s), unmountCommand(s), fsckCommand(s), runCommand(s), renderCommand(s), runNodeCommand(s), pvcCommand(s), pvCommand(s), discoverCommand(s), withoutArgs(ownplugins.ListCommand(s.out, s.err, usagef, errReported)))
 	return root
+}
+
+func withoutArgs(c *cobra.Command) *cobra.Command {
+	c.Args = noArgs
+	return c
 }
 
 // noArgs refuses arguments that are no flags.

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
 	"github.com/podvol/podvol/volume/standalone"
@@ -29,8 +30,8 @@ type mountOptions struct {
 	output   string
 	timeout  time.Duration
 
-	nfsPolicy  string
 	volumeDirs []string
+	plugins    ownplugins.Options
 }
 
 // kubeletPodWait is how long a kubelet waits for a pod's volumes.
@@ -68,8 +69,8 @@ func mountCommand(s streams) *cobra.Command {
 	flags.BoolVar(&o.fake, "fake", false, "mount nothing: print the commands that would run, and touch nothing outside a temporary directory")
 	flags.StringVarP(&o.output, "output", "o", "table", "how to print: table, json or yaml")
 	flags.DurationVar(&o.timeout, "timeout", kubeletPodWait, "how long to wait for all volumes")
-	addNFSPolicy(flags, &o.nfsPolicy)
 	addVolumeDirs(flags, &o.volumeDirs)
+	o.plugins.Add(flags, usagef)
 	addRootDir(flags, &o.rootDir)
 	return c
 }
@@ -90,7 +91,7 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	replacements, err := nfsUnderPolicy(o.nfsPolicy)
+	replacements, err := o.plugins.Plugins(ctx, o.fake, s.err)
 	if err != nil {
 		return err
 	}

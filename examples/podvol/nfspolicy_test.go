@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
@@ -43,7 +44,7 @@ func TestRunUnderNFSPolicy(t *testing.T) {
 		refused(t, errOut)
 		assertNoRuns(t, base)
 	})
-	again := runOptions{files: []string{nfsInline}, nfsPolicy: policy, command: []string{"true"}}.args()
+	again := runOptions{files: []string{nfsInline}, plugins: ownplugins.Options{NFSPolicy: policy}, command: []string{"true"}}.args()
 	if i := slices.Index(again, "--nfs-policy"); i < 0 || again[i+1] != policy || i > slices.Index(again, "--") {
 		t.Errorf("it starts itself again with %q", again)
 	}

@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects/manifest"
@@ -54,7 +55,7 @@ type runOptions struct {
 	container string
 	rootfs    string
 	timeout   time.Duration
-	nfsPolicy string
+	plugins   ownplugins.Options
 	volumes   []string // directories for volumes that are made
 	command   []string // empty: the container's own
 
@@ -112,8 +113,8 @@ func runCommand(s streams) *cobra.Command {
 	flags.StringVar(&o.container, "container", "", "the container, or init container (default: the first container)")
 	flags.StringVar(&o.rootfs, "rootfs", "", "directory that becomes CMD's root (default: this machine's)")
 	flags.DurationVar(&o.timeout, "timeout", kubeletPodWait, "how long to wait for all volumes")
-	addNFSPolicy(flags, &o.nfsPolicy)
 	addVolumeDirs(flags, &o.volumes)
+	o.plugins.Add(flags, usagef)
 	flags.StringVar(&o.rootDir, "root-dir", defaultRootDir(), "directory below which each run has its root directory")
 	o.again.add(flags)
 	return c
@@ -151,7 +152,7 @@ func runPod(ctx context.Context, s streams, o runOptions) error {
 		removeEmptyBase(base) // the run was another process's, which takes it for one that was named
 		return err
 	}
-	replacements, err := nfsUnderPolicy(o.nfsPolicy)
+	replacements, err := o.plugins.Plugins(ctx, false, s.err)
 	if err != nil {
 		return err
 	}
@@ -181,13 +182,14 @@ func runPod(ctx context.Context, s streams, o runOptions) error {
 // adds.
 func (o runOptions) args() []string {
 	args := []string{"run", "--root-dir", o.rootDir, "--timeout", o.timeout.String(),
-		"--node", o.nodeName, "--pod", o.pod, "--container", o.container, "--rootfs", o.rootfs, "--nfs-policy", o.nfsPolicy}
+		"--node", o.nodeName, "--pod", o.pod, "--container", o.container, "--rootfs", o.rootfs}
 	for _, file := range o.files {
 		args = append(args, "-f", file)
 	}
 	for _, dir := range o.volumes {
 		args = append(args, "--volume-dir", dir)
 	}
+	args = append(args, o.plugins.Args()...)
 	return append(append(args, "--"), o.command...)
 }
 

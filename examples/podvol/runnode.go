@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/podvol/podvol/examples/nodehttp"
+	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/localdiscovery"
 	"github.com/podvol/podvol/volume/nodeagent"
@@ -28,7 +29,7 @@ type runNodeOptions struct {
 	unmountOnExit bool
 	adopt         bool
 	accept        bool // the directory, whatever it had before
-	nfsPolicy     string
+	plugins       ownplugins.Options
 	volumeDirs    []string
 	discover      []string
 	disks         []localdiscovery.Class // what discover says
@@ -83,7 +84,7 @@ func runNodeCommand(s streams) *cobra.Command {
 	flags.BoolVar(&o.unmountOnExit, "unmount-on-exit", false, "unmount everything below the root directory when stopped")
 	flags.BoolVar(&o.adopt, "adopt", false, "take over volumes below the root directory that podvol has no record of")
 	flags.BoolVar(&o.accept, "accept-manifests", false, "obey the directory also where it is empty, or another one than it was at the last start")
-	addNFSPolicy(flags, &o.nfsPolicy)
+	o.plugins.Add(flags, usagef)
 	addVolumeDirs(flags, &o.volumeDirs)
 	addDiscover(flags, &o.discover)
 	addCleanDisks(flags, &o.cleanDisks)
@@ -126,7 +127,7 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 	if err := o.check(); err != nil {
 		return err
 	}
-	replacements, err := nfsUnderPolicy(o.nfsPolicy)
+	replacements, err := o.plugins.Plugins(ctx, o.fake, s.err)
 	if err != nil {
 		return err
 	}
@@ -165,7 +166,7 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 
 // agent returns the configuration of the node's agent.
 func (o *runNodeOptions) agent(where *place, s streams, out *rowStream) (nodeagent.Config, error) {
-	own, err := nfsUnderPolicy(o.nfsPolicy) // instances of its own
+	own, err := o.plugins.NFS() // instances of its own
 	if err != nil {
 		return nodeagent.Config{}, err
 	}

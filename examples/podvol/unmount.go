@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume/objects"
@@ -34,6 +35,7 @@ type unmountOptions struct {
 	timeout  time.Duration
 
 	volumeDirs []string // where volumes of claims were made
+	plugins    ownplugins.Options
 }
 
 func unmountCommand(s streams) *cobra.Command {
@@ -63,6 +65,7 @@ func unmountCommand(s streams) *cobra.Command {
 	flags.StringVarP(&o.output, "output", "o", "table", "how to print: table, json or yaml")
 	flags.DurationVar(&o.timeout, "timeout", kubeletPodWait, "how long to wait for all volumes")
 	addVolumeDirs(flags, &o.volumeDirs)
+	o.plugins.AddDrivers(flags, usagef)
 	addRootDir(flags, &o.rootDir)
 	return c
 }
@@ -110,8 +113,12 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 	if err := mayMount(); err != nil {
 		return err
 	}
+	drivers, err := o.plugins.Plugins(ctx, false, s.err)
+	if err != nil {
+		return err
+	}
 	node, err := standalone.StartNode(ctx, standalone.NodeConfig{
-		RootDir: rootDir, NodeName: "localhost", Objects: objects.NewStore(),
+		RootDir: rootDir, NodeName: "localhost", Objects: objects.NewStore(), Plugins: drivers,
 		Logger: slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {

@@ -196,15 +196,51 @@ func (r *registry) settle(a attempt) {
 	}
 }
 
-// register takes one registration, and tells the registrar.
-func (p *Plugin) register(ctx context.Context, path string) (*driver, error) {
+// Discover has the drivers known that register themselves at present, without telling
+// their registrars: it is for commands that look at drivers. It returns what is wrong
+// with sockets that register none. Run must not run.
+func (p *Plugin) Discover(ctx context.Context) (refused map[string]error, err error) {
+	w, err := newWatch()
+	if err != nil {
+		return nil, err
+	}
+	defer w.close()
+	found, err := w.sockets(p.config.RegistryDir)
+	refused = make(map[string]error)
+	for path := range found {
+		if _, err := p.look(ctx, path); err != nil {
+			refused[path] = err
+		}
+	}
+	return refused, err
+}
+
+func (p *Plugin) look(ctx context.Context, path string) (*driver, error) {
+	conn, err := dialRegistrar(path)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	info, err := askInfo(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	return p.accept(info, path)
+}
+
+func dialRegistrar(path string) (*grpc.ClientConn, error) {
 	if err := checkSocket(path); err != nil {
 		return nil, err
 	}
-	conn, err := grpc.NewClient("passthrough:///registration", grpc.WithTransportCredentials(insecure.NewCredentials()),
+	return grpc.NewClient("passthrough:///registration", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", path)
 		}))
+}
+
+// register takes one registration, and tells the registrar.
+func (p *Plugin) register(ctx context.Context, path string) (*driver, error) {
+	conn, err := dialRegistrar(path)
 	if err != nil {
 		return nil, err
 	}

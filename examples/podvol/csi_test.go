@@ -1,0 +1,121 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/podvol/podvol/mount/host"
+	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/volume/volumetest/csitest"
+)
+
+const notes = "../../testdata/csi/notes.yaml"
+
+// newDriver starts a driver, and returns it and its flag.
+func newDriver(t *testing.T) (d *csitest.Driver, socket string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "csi") // a socket's path must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket = filepath.Join(dir, "s")
+	d = csitest.New(csitest.Config{Dir: t.TempDir(), Mounter: host.New(host.Config{}), CreateOnUse: true, Capabilities: csitest.AllCapabilities()})
+	if err := d.Start(socket); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		if broken := d.Violations(); len(broken) > 0 {
+			t.Errorf("rules of the specification were broken: %q", broken)
+		}
+	})
+	return d, socket
+}
+
+// From nothing to a file on a driver's volume, and back to nothing.
+func TestRunOnADriversVolume(t *testing.T) {
+	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
+		driver, socket := newDriver(t)
+		base := t.TempDir()
+		for n := 1; n <= 2; n++ {
+			out, _ := mustPodvol(t, exitOK, "run", "-f", notes, "--root-dir", base, "--csi-driver", csitest.DefaultName+"="+socket,
+				"--", "sh", "-c", "echo line >> /notes/log; cat /notes/log")
+			if out != strings.Repeat("line\n", n) {
+				t.Errorf("run %d prints %q", n, out)
+			}
+			assertNothingMountedBelow(t, base)
+			if staged, published := driver.Staged(), driver.Published(); len(staged)+len(published) > 0 {
+				t.Errorf("left: staged %v, published %v", staged, published)
+			}
+		}
+	})
+}
+
+func TestMountAndUnmountADriversVolume(t *testing.T) {
+	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
+		driver, socket := newDriver(t)
+		root := t.TempDir()
+		flag := "--csi-driver=" + csitest.DefaultName + "=" + socket
+		_, errOut := mustPodvol(t, exitFailed, "mount", "-f", notes, "--root-dir", root, "--timeout", "1s")
+		if !strings.Contains(errOut, "csi") {
+			t.Errorf("without a driver:\n%s", errOut)
+		}
+		out, _ := mustPodvol(t, exitOK, "mount", "-f", notes, "--root-dir", root, flag)
+		if !strings.Contains(out, "mounted") || len(driver.Published()) != 1 {
+			t.Errorf("published %v:\n%s", driver.Published(), out)
+		}
+		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root, flag)
+		assertNothingMountedBelow(t, root)
+		if len(driver.Staged())+len(driver.Published()) > 0 {
+			t.Error("the driver has something left")
+		}
+	})
+}
+
+func TestListDrivers(t *testing.T) {
+	driver, socket := newDriver(t)
+	registry := filepath.Join(filepath.Dir(socket), "registry")
+	if err := os.Mkdir(registry, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	registrar := &csitest.Registrar{Name: csitest.DefaultName, Endpoint: socket}
+	if err := registrar.Start(filepath.Join(registry, "r.sock")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(registrar.Kill)
+	for _, flag := range []string{"--csi-driver=" + csitest.DefaultName + "=" + socket, "--csi-registry=" + registry} {
+		out, _ := mustPodvol(t, exitOK, "csi", flag)
+		for _, want := range []string{csitest.DefaultName, "1.0.0", "answers", "STAGE_UNSTAGE_VOLUME", socket} {
+			if !strings.Contains(out, want) {
+				t.Errorf("%q is not in\n%s", want, out)
+			}
+		}
+	}
+	if statuses := registrar.Statuses(); len(statuses) > 0 {
+		t.Errorf("the registrar was told %q", statuses)
+	}
+	driver.Kill()
+	out, errOut := mustPodvol(t, exitFailed, "csi", "--csi-driver="+csitest.DefaultName+"="+socket)
+	if !strings.Contains(out, "silent") || !strings.Contains(errOut, "refused") {
+		t.Errorf("of a dead driver:\n%s%s", out, errOut)
+	}
+}
+
+func TestCSIFlags(t *testing.T) {
+	for _, tc := range []struct{ args, want string }{
+		{"csi", "name the drivers"},
+		{"csi --csi-driver a", "NAME=SOCKET"},
+		{"csi --csi-driver a=/s --csi-driver a=/t", "twice"},
+		{"csi --csi-driver a/b=/s", "no name of a driver"},
+		{"mount --fake -f " + notes + " --csi-driver a=/s", "mounts for real"},
+	} {
+		if _, errOut := mustPodvol(t, exitUsage, strings.Fields(tc.args)...); !strings.Contains(errOut, tc.want) {
+			t.Errorf("%s: %s, want %q", tc.args, errOut, tc.want)
+		}
+	}
+}

@@ -1,0 +1,126 @@
+// Package ownplugins makes the plugins that the flags of podvol's commands ask for: NFS
+// under a policy, and the drivers of CSI.
+package ownplugins
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/plugins/csi"
+	"github.com/podvol/podvol/volume/plugins/nfs"
+)
+
+// Usage makes an error of the command line.
+type Usage func(format string, args ...any) error
+
+// Options are the flags. The zero value asks for nothing.
+type Options struct {
+	// NFSPolicy is the file of a policy; empty: none.
+	NFSPolicy   string
+	drivers     []string
+	registryDir string
+	usage       Usage
+}
+
+// Add adds --nfs-policy and the flags of AddDrivers.
+func (o *Options) Add(flags *pflag.FlagSet, usage Usage) {
+	flags.StringVar(&o.NFSPolicy, "nfs-policy", "", "YAML `FILE` that says which mount options and directories pods may ask NFS servers for (default: none)")
+	o.AddDrivers(flags, usage)
+}
+
+// AddDrivers adds --csi-driver and --csi-registry.
+func (o *Options) AddDrivers(flags *pflag.FlagSet, usage Usage) {
+	o.usage = usage
+	flags.StringArrayVar(&o.drivers, "csi-driver", nil, "a CSI driver on this machine, as NAME=SOCKET (repeatable)")
+	flags.StringVar(&o.registryDir, "csi-registry", "", "directory in which CSI drivers register themselves, as in a kubelet's plugins_registry")
+}
+
+// Args are the flags again.
+func (o *Options) Args() (args []string) {
+	if o.NFSPolicy != "" {
+		args = append(args, "--nfs-policy", o.NFSPolicy)
+	}
+	for _, d := range o.drivers {
+		args = append(args, "--csi-driver", d)
+	}
+	if o.registryDir != "" {
+		args = append(args, "--csi-registry", o.registryDir)
+	}
+	return args
+}
+
+// Plugins returns new instances of the plugins that replace stock ones, or come beside
+// them. Connections to drivers end with ctx. A rehearsal (fake) has no drivers, since
+// they mount for real. Errors are those of the command line.
+func (o *Options) Plugins(ctx context.Context, fake bool, log io.Writer) ([]volume.VolumePlugin, error) {
+	plugins, err := o.NFS()
+	if err != nil || !o.hasDrivers() {
+		return plugins, err
+	}
+	if fake {
+		return nil, o.usage("--fake goes without --csi-driver and --csi-registry: a driver mounts for real")
+	}
+	p, err := o.csi(log)
+	if err != nil {
+		return nil, err
+	}
+	context.AfterFunc(ctx, func() { _ = p.Close() })
+	return append(plugins, p), nil
+}
+
+// NFS returns the NFS plugin under the policy; none without one, since the stock one
+// will do.
+func (o *Options) NFS() ([]volume.VolumePlugin, error) {
+	if o.NFSPolicy == "" {
+		return nil, nil
+	}
+	f, err := os.Open(o.NFSPolicy)
+	if err != nil {
+		return nil, o.usage("--nfs-policy: %w", err)
+	}
+	defer f.Close()
+	policy, err := nfs.ParsePolicy(f)
+	if err != nil {
+		return nil, o.usage("--nfs-policy %s: %w", o.NFSPolicy, err)
+	}
+	return []volume.VolumePlugin{nfs.New(nfs.Config{Inline: policy})}, nil
+}
+
+func (o *Options) hasDrivers() bool { return len(o.drivers) > 0 || o.registryDir != "" }
+
+func (o *Options) csi(log io.Writer) (*csi.Plugin, error) {
+	c := csi.Config{Drivers: make(map[string]string), Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	for _, d := range o.drivers {
+		name, socket, ok := strings.Cut(d, "=")
+		if !ok || name == "" || socket == "" {
+			return nil, o.usage("--csi-driver %q must be NAME=SOCKET", d)
+		}
+		if before, twice := c.Drivers[name]; twice {
+			return nil, o.usage("--csi-driver names driver %s twice, at %s and at %s", name, before, socket)
+		}
+		abs, err := filepath.Abs(socket)
+		if err != nil {
+			return nil, err
+		}
+		c.Drivers[name] = abs
+	}
+	if o.registryDir != "" {
+		abs, err := filepath.Abs(o.registryDir)
+		if err != nil {
+			return nil, err
+		}
+		c.RegistryDir = abs
+	}
+	p, err := csi.New(c)
+	if err != nil {
+		return nil, o.usage("%w", err)
+	}
+	return p, nil
+}
