@@ -3,6 +3,7 @@
 package examples_test
 
 import (
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -119,6 +120,45 @@ func TestReadmeNamesWhatExists(t *testing.T) {
 				t.Errorf("%s names %s: %v", page, path[1], err)
 			}
 		}
+	}
+}
+
+// The page of packages has each package that a program may import: all but internal ones, those
+// of util, which make no promise, and the single plugins, which volume/plugins stands for.
+func TestEveryPackageIsOnThePage(t *testing.T) {
+	page, found := read(t, filepath.Join(top, ".github/PACKAGES.md")), 0
+	for _, room := range []string{"mount", "volume"} {
+		err := filepath.WalkDir(filepath.Join(top, room), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !d.IsDir() {
+				return err
+			}
+			if d.Name() == "internal" || d.Name() == "testdata" {
+				return filepath.SkipDir
+			}
+			sources, err := filepath.Glob(filepath.Join(path, "*.go"))
+			if err != nil {
+				return err
+			}
+			name, err := filepath.Rel(top, path)
+			switch {
+			case err != nil:
+				return err
+			case !slices.ContainsFunc(sources, func(s string) bool { return !strings.HasSuffix(s, "_test.go") }):
+			case strings.HasPrefix(name, "volume/plugins/"):
+			default:
+				found++
+				if !strings.Contains(page, "`"+name+"`") {
+					t.Errorf("%s is not on the page of packages", name)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if found < 40 {
+		t.Fatalf("only %d packages are found; the test sees the wrong tree", found)
 	}
 }
 

@@ -151,7 +151,7 @@ func (c Cause) advice(e *Error) string {
 func (c Cause) adviseLocal(e *Error) string {
 	switch c {
 	case ErrWrongFilesystem:
-		return fmt.Sprintf("See with blkid what is on %s, and set the volume's file system type to that.", e.Source)
+		return fmt.Sprintf("Run blkid %s, and set the volume's file system type to the type that it prints.", e.Source)
 	case ErrNeedsFsck:
 		return fmt.Sprintf("Run fsck on %s while it is not mounted.", e.Source)
 	case ErrReadOnlyDevice:
@@ -178,7 +178,7 @@ func (c Cause) adviseLocal(e *Error) string {
 	case ErrTargetIsLink:
 		return fmt.Sprintf("Replace %s by a real directory; links are not followed so that a mount cannot be led astray.", e.Target)
 	case ErrTargetReplaced:
-		return fmt.Sprintf("Find out who else changes the directory of %s: nobody but this agent should be able to.", e.Target)
+		return fmt.Sprintf("Another process changes the parent directory of %s. Restrict write access to this agent.", e.Target)
 	case ErrUnwrapped:
 		return "Call host.Wrap of mount/host once for the mounter, where the program makes it, and give its result to everything that mounts."
 	case ErrNeedsCommand:

@@ -62,7 +62,7 @@ func discoverCommand(s streams) *cobra.Command {
 	flags.StringVar(&o.fsType, "fstype", "", "file system that blank devices are given, with --mode filesystem (default: ext4)")
 	flags.StringVar(&o.class, "class", "", "storage class of the volumes; one with volumeBindingMode WaitForFirstConsumer")
 	addNodeName(flags, &o.nodeName, "this node's name (default: the host name)")
-	flags.BoolVar(&o.watch, "watch", false, "print also what is mounted later, until stopped")
+	flags.BoolVar(&o.watch, "watch", false, "print later mounts too, until stopped")
 	flags.StringVarP(&o.output, "output", "o", "yaml", "how to print: yaml, or json for one object a line")
 	return c
 }

@@ -34,7 +34,7 @@ func pvDeleteCommand(s streams) *cobra.Command {
 		RunE: func(c *cobra.Command, names []string) error { return deletePVs(c.Context(), s, o, keep, names) },
 	}
 	c.Flags().BoolVar(&keep.data, "keep-data", false, "delete the PersistentVolume only, whatever its reclaim policy says")
-	c.Flags().BoolVar(&keep.sure, "yes", false, "the data stays where it is: nobody deletes it, or another claim may have it")
+	c.Flags().BoolVar(&keep.sure, "yes", false, "confirm: the data stays where it is, or another claim may have it")
 	o.add(c.Flags())
 	return c
 }
@@ -66,7 +66,7 @@ func deletePVs(ctx context.Context, s streams, o changeOptions, keep keepOptions
 		return err
 	}
 	if len(d.volumes) > 0 && keep.data && !keep.sure && !o.dryRun {
-		return usagef("the data of PersistentVolume %q stays in %s, where nobody deletes it: confirm that with --yes", d.volumes[0].Name, sourceOf(d.volumes[0]))
+		return usagef("the data of PersistentVolume %q stays in %s, and podvol never deletes it: confirm that with --yes", d.volumes[0].Name, sourceOf(d.volumes[0]))
 	}
 	return errors.Join(append(missing, d.run(ctx))...)
 }

@@ -126,7 +126,7 @@ func (o pvcOptions) noneFound(all int) string {
 	case o.all:
 		return "No resources found"
 	case all > 0:
-		return fmt.Sprintf("No resources found in %s namespace; -A prints those of all namespaces.", o.namespace)
+		return fmt.Sprintf("No resources found in %s namespace; -A prints the claims of all namespaces.", o.namespace)
 	}
 	return fmt.Sprintf("No resources found in %s namespace.", o.namespace)
 }

@@ -337,7 +337,7 @@ func (d *deletion) report(begun []volume.ObjectRef) error {
 	now := readStored(d.options.rootDir)
 	if now.damaged != nil {
 		// What cannot be read is not gone.
-		return fmt.Errorf("nobody can tell what has gone: %w", now.damaged)
+		return fmt.Errorf("cannot check which volumes are deleted: %w", now.damaged)
 	}
 	var errs []error
 	for _, ref := range begun {

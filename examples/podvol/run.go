@@ -67,34 +67,14 @@ func runCommand(s streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run -f FILE|DIR|- [--pod NAMESPACE/NAME] [--container NAME] [--rootfs DIR] [-- CMD ARG…]",
 		Short: "Run a command with the volumes of a container",
-		Long: "Sets the volumes of a pod up, runs CMD where they are mounted as the container\n" +
-			"would see them, and takes everything down again. Needs no root: an ordinary user\n" +
-			"gets a user namespace, with the ids of /etc/subuid and /etc/subgid where newuidmap\n" +
-			"and newgidmap are installed, else with its own id alone, as root.\n\n" +
-			"CMD sees the container's mounts in a mount namespace of its own, the container's\n" +
-			"environment on top of the caller's, and the working directory of the container,\n" +
-			"else the caller's. With --rootfs that directory is its root, and nothing of the\n" +
-			"caller's environment but TERM is left. It runs as the user and groups of the\n" +
-			"security context, fsGroup among them, without the capabilities that it drops (as\n" +
-			"another user than root: without any then), and with no_new_privs where it forbids\n" +
-			"privilege escalation; what else it asks for is named and not done. Without CMD, the\n" +
-			"container's command and args are run. Init containers are not run, but --container\n" +
-			"can name one. This is no security boundary, and network, processes and resources\n" +
-			"are the caller's. hostUsers: false changes nothing: no ids are mapped for the pod.\n\n" +
-			"Each run has a root directory of its own, DIR/podvol/runs/<run> below the root\n" +
-			"directory, which goes with it. Should podvol be killed, so is CMD, but not what CMD\n" +
-			"has started, nor a CMD that is setuid; fsck --repair clears up. Claims are bound as\n" +
-			"by podvol mount, in DIR, and stay bound; so does what is made for them there, for\n" +
-			"the next run. Those of ephemeral volumes go with the last run of the pod, and what\n" +
-			"a killed run left of them is not shown to the next. While podvol runs claims are in\n" +
-			"use: nobody else deletes them, or gets one that is ReadWriteOncePod. Processes that\n" +
-			"CMD leaves in the background keep the mounts that they see, lose emptyDirs, and use\n" +
-			"claims that nobody sees used.\n\n" +
-			"Signals are passed on, but for SIGINT and SIGQUIT while podvol is in a terminal's\n" +
-			"foreground: those the terminal has sent to CMD as well, so send SIGTERM to podvol\n" +
-			"alone. Until CMD has begun they end podvol. Exit code: that of CMD, 128+n where\n" +
-			"signal n ended it; 125 when podvol itself failed, 126 when CMD cannot be executed,\n" +
-			"127 when there is none.",
+		Long: "Sets up the volumes of a pod, runs CMD with the container's mounts, environment,\n" +
+			"working directory and user, and takes the volumes down again. It needs no root.\n" +
+			"Without CMD it runs the container's command. Init containers run only if named.\n" +
+			"It is no container runtime and no security boundary.\n" +
+			"Claims are bound as by podvol mount, and stay. After a kill, fsck --repair clears up.\n" +
+			"Send SIGTERM to podvol to stop it: a terminal sends SIGINT and SIGQUIT to CMD itself.\n" +
+			"Exit code: CMD's; 128+n if signal n ended it; 125 if podvol failed; 126 if CMD\n" +
+			"cannot be executed; 127 if there is no CMD.",
 		Example: "  podvol run -f testdata/tour.yaml -- sh -c 'env; ls -l /etc/tour'\n" +
 			"  podvol run -f testdata/tour.yaml -- sh -i",
 		RunE: func(c *cobra.Command, args []string) error {

@@ -42,34 +42,14 @@ func runNodeCommand(s streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run-node -f DIR",
 		Short: "Keep the volumes of the pods in a directory of manifests mounted",
-		Long: "Watches a directory of manifests, as a kubelet does for its static pods, and\n" +
-			"keeps the volumes of their pods mounted until it is stopped: a new file's pods\n" +
-			"are mounted, a changed ConfigMap or Secret reaches its volumes at once, the pods\n" +
-			"of a removed file are torn down. It prints a row whenever a volume changes.\n\n" +
-			"Each file stands for itself. One that cannot be read, is invalid, or has an\n" +
-			"object that another file has too, keeps its last good version, and standard error\n" +
-			"says so once; while there is such a file, nothing of the directory is torn down or\n" +
-			"deleted. Nor is it while the directory is missing, or has been replaced by one that\n" +
-			"lacks something, or is empty at the start though it was not at the last one: its\n" +
-			"disk may not be mounted. --accept-manifests says that it is meant. Pods of other\n" +
-			"nodes are left out. A pod that has lost a volume, or has another source for one, is\n" +
-			"torn down and set up again.\n\n" +
-			"Claims are bound, volumes made for those whose class does so, and both kept below\n" +
-			"the root directory. A claim that is removed from the manifests while this runs is\n" +
-			"deleted once no pod has it mounted, and its volume reclaimed as its policy says:\n" +
-			"Delete deletes the data. What went while it was stopped, or since another directory\n" +
-			"has taken the name, stays and is named: podvol pvc delete deletes it. Those of a\n" +
-			"StatefulSet with whenDeleted: Delete are no exception.\n" +
-			"While a record of claims is damaged, pods without claims are served, and those with\n" +
-			"claims keep what they have mounted; standard error says what to do.\n\n" +
-			"All of the root directory is this command's: pods that podvol mount left there and\n" +
-			"that are in no manifest are torn down, once every manifest has been read.\n" +
-			"Make sure that nothing uses the volumes of pods that you remove. Volumes that\n" +
-			"podvol has no record of are left alone, and a pod's volume fails where there is\n" +
-			"one of them, unless --adopt says that no other agent uses this root directory:\n" +
-			"then they are taken over as they are. --adopt is refused while a kubelet runs.\n\n" +
-			"SIGTERM and SIGINT stop it; mounts stay, and the next run takes them over, unless\n" +
-			"--unmount-on-exit is given.",
+		Long: "Watches a directory of manifests, as a kubelet does for its static pods. It mounts\n" +
+			"the volumes of new pods, updates ConfigMaps and Secrets, and tears removed pods down.\n" +
+			"An unreadable or invalid file keeps its last good version, and stops all tear-downs.\n" +
+			"So does a missing, emptied or replaced directory, unless --accept-manifests is given.\n" +
+			"A claim that is removed while this runs is deleted once no pod uses it. Its volume\n" +
+			"is reclaimed by its policy: Delete deletes the data. See podvol pvc delete.\n" +
+			"The root directory is this command's alone: pods in no manifest are torn down.\n" +
+			"SIGTERM and SIGINT stop it. Mounts stay, unless --unmount-on-exit is given.",
 		Example: "  podvol run-node -f /etc/podvol/manifests --metrics-addr 9090\n" +
 			"  curl http://127.0.0.1:9090/explain",
 		Args: noArgs,

@@ -128,7 +128,7 @@ func (ns *namespace) hideOriginal(s *fakeSlot) error {
 		ns.slots[s.at] = s
 	})
 	if err != nil {
-		return fmt.Errorf("moving aside what is there: %w", err)
+		return fmt.Errorf("moving aside the existing file: %w", err)
 	}
 	return nil
 }

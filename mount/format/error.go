@@ -120,9 +120,9 @@ func (e *Error) Advice() string {
 	case ErrUnreadable:
 		return fmt.Sprintf("Nothing was written. Check the device behind %s: the kernel log (dmesg) says what could not be read.", e.Device)
 	case ErrNotBlank:
-		return fmt.Sprintf("Nothing was written. Look at it with wipefs %s and lsblk -f %s. Only if nobody needs what is on it, blank it by hand: blkdiscard -f -z %s.", e.Device, e.Device, e.Device)
+		return fmt.Sprintf("Nothing was written. Look at it with wipefs %s and lsblk -f %s. If its data is not needed, blank it by hand: blkdiscard -f -z %s.", e.Device, e.Device, e.Device)
 	case ErrWrongFilesystem:
-		return fmt.Sprintf("It was not formatted again. Set the volume's file system type to what is on %s, or use another device.", e.Device)
+		return fmt.Sprintf("It was not formatted again. Set the volume's file system type to the one on %s, or use another device.", e.Device)
 	case ErrReadOnly:
 		return "Let it be formatted by a first mount that may write, or provide a volume that has a file system already."
 	case ErrToolMissing:

@@ -249,7 +249,7 @@ func (n *native) checkCovered() error {
 	return nil
 }
 
-var errMayLive = errors.New("it is off the mount table, but whoever entered it meanwhile keeps its block device in use")
+var errMayLive = errors.New("it is off the mount table, but a process that entered it meanwhile keeps its block device in use")
 
 // afterDetaching is [afterDetaching], save that a bind mount that lives on unseen
 // keeps nothing in use that was not before.

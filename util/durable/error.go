@@ -50,7 +50,7 @@ func (e *Error) Advice() string {
 		{syscall.EACCES, "the permissions of " + dir + " or of one of its parents forbid it"},
 		{syscall.EPERM, "the owner or an attribute (lsattr) of " + dir + " forbids it"},
 		{syscall.ENOENT, "the directory " + dir + " does not exist"},
-		{syscall.EEXIST, "what is there is not replaced"},
+		{syscall.EEXIST, "an existing file is not replaced"},
 		{syscall.EISDIR, e.Path + " is a directory, which is not touched"},
 	} {
 		if errors.Is(e.Err, a.err) {

@@ -8,7 +8,7 @@ import (
 // ErrReplaced says that the open file is not the one at the journal's path any more,
 // so that the next process to open the journal does not find the change. Earlier
 // changes may be lost too, unless the file is put back.
-var ErrReplaced = errors.New("somebody has removed or replaced it, or its directory, since it was opened: put it back, or end this process and start it again")
+var ErrReplaced = errors.New("the file or its directory was removed or replaced after it was opened; restore it, or restart")
 
 // Error is a failed operation on the journal's file; the change that it was
 // for may be found or not when the journal is next opened. The next change

@@ -46,7 +46,7 @@ type OpenError struct {
 }
 
 func (e *OpenError) Error() string {
-	return fmt.Sprintf("%s is not deleted: %v; something has it open, and NFS keeps a deleted file as .nfs… until it is closed: end whoever uses it (fuser -v %[1]s), then try again", e.Path, e.Err)
+	return fmt.Sprintf("%s is not deleted: %v; something has it open, and NFS keeps a deleted file as .nfs… until it is closed: end the processes that use it (fuser -v %[1]s), then try again", e.Path, e.Err)
 }
 
 // Unwrap returns the errno.

@@ -23,7 +23,7 @@ func foreign(path string, owner uint32) *Error {
 
 func open(path string, owner, mode uint32) *Error {
 	return &Error{Path: path, Owner: int(owner), Reason: fmt.Sprintf("can be changed by others (mode %#o)", mode&0o7777),
-		Advice: fmt.Sprintf("use another directory, or take that away (chmod go-w %s) after a look at what is in it", path)}
+		Advice: fmt.Sprintf("use another directory, or check its contents and take that away (chmod go-w %s)", path)}
 }
 
 func misplaced(path string, owner uint32, what, wanted string) *Error {

@@ -19,7 +19,7 @@ const length = len(prefix) + 2*sha256.Size + 1
 
 var (
 	// ErrBroken says that a checksum does not match.
-	ErrBroken = errors.New("its checksum is not that of what it says: it was damaged, or changed by hand")
+	ErrBroken = errors.New("checksum mismatch: the file is damaged, or was edited")
 	// ErrNone says that there is no checksum.
 	ErrNone = errors.New("it has no checksum, which every such file has: it was cut off, or changed by hand, or an unknown version wrote it")
 )

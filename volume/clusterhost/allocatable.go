@@ -36,9 +36,9 @@ func (a *Allocatable) GetAllocatable(ctx context.Context) (v1.ResourceList, erro
 	node, err := objects.Get[*v1.Node](ctx, a.source, a.ref)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("what is allocatable: %w", err)
+		return nil, fmt.Errorf("read the allocatable resources: %w", err)
 	case len(node.Status.Allocatable) == 0:
-		return nil, fmt.Errorf("what is allocatable: the status of %s does not say it yet", a.ref)
+		return nil, fmt.Errorf("read the allocatable resources: the status of %s does not have them yet", a.ref)
 	}
 	return node.Status.Allocatable, nil
 }

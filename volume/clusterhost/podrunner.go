@@ -65,7 +65,7 @@ const (
 
 func foreignPod(pod types.NamespacedName, label string) error {
 	return &volume.Failure{
-		Cause: ErrForeignPod, Subject: pod.String(), Next: "delete it if nobody needs it",
+		Cause: ErrForeignPod, Subject: pod.String(), Next: "delete it if it is not needed",
 		What: fmt.Sprintf("there is a pod %q that has the label %s=%q and so was made for something else; it is left alone", pod, recyclerpod.Label, label),
 	}
 }
@@ -152,7 +152,7 @@ func (r *podRun) do(ctx context.Context) error {
 			return errors.Join(result, r.remove(ctx, nil))
 		case r.ours && hasStarted(r.pod):
 			r.pod = nil
-			return recyclerpod.Failed(r.name, "Deleted", "somebody has deleted it before it had ended")
+			return recyclerpod.Failed(r.name, "Deleted", "it was deleted before it had ended")
 		}
 		again := r.ours
 		r.pod, r.blind = nil, ""

@@ -39,7 +39,7 @@ func (r *report) rivalry() pause {
 	}
 	if now.Sub(o.warned) > rivalryMemory {
 		o.warned = now
-		r.logger.Warn("somebody else keeps replacing the volumes in use of the node: only one process may report them", "node", r.ref.Name, "times", o.times, "theirs", r.node.Status.VolumesInUse)
+		r.logger.Warn("another process keeps replacing the volumes in use of the node: only one process may report them", "node", r.ref.Name, "times", o.times, "theirs", r.node.Status.VolumesInUse)
 	}
 	return pause{growing(firstConflict, lastConflict, o.times-toleratedRivalry), noNews}
 }

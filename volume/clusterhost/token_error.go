@@ -28,7 +28,7 @@ func newTokenError(key tokenKey, err error) error {
 	case missing == "pods":
 		failure.Next = "the pod that the token is for is gone from the API: tear it down"
 	case missing != "":
-		failure.Next = "the API server, or what is in front of it, does not serve this request: check the address that the clientset has"
+		failure.Next = "the API server, or a proxy in front of it, does not serve this request: check the address that the clientset has"
 	case apierrors.IsForbidden(err):
 		failure.Next = "this identity needs the verb create for serviceaccounts/token; a node (system:node:<name>) has it for pods that are bound to it by spec.nodeName, " +
 			"and for the audiences that their volumes name"

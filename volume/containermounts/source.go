@@ -81,10 +81,10 @@ func (b *Binder) look(ctx context.Context, r *mountrecord.Record) (sourceLook, e
 		return err
 	})
 	if errors.Is(err, fs.ErrNotExist) {
-		return sourceLook{}, fmt.Errorf("what is to be shown to the container does not exist: %w; make it on the node, or let a hostPath's type do that (DirectoryOrCreate, FileOrCreate)", err)
+		return sourceLook{}, fmt.Errorf("the source of the container's mount does not exist: %w; make it on the node, or let a hostPath's type do that (DirectoryOrCreate, FileOrCreate)", err)
 	}
 	if err != nil {
-		return sourceLook{}, fmt.Errorf("cannot look at what is to be shown to the container: %w", err)
+		return sourceLook{}, fmt.Errorf("cannot read the source of the container's mount: %w", err)
 	}
 	return seen, nil
 }

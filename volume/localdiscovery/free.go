@@ -90,7 +90,7 @@ func (d *Discoverer) inspect(ctx context.Context, t *thing) error {
 		case format.PartitionTable:
 			t.refuse(ErrPartitioned, "%s has a %s; make a link to a partition instead, or wipe the table (wipefs -a)", t.Source, found)
 		case format.Member:
-			t.refuse(ErrInUse, "%s is part of something: %s; wipe it (wipefs -a) if nobody needs that", t.Source, found)
+			t.refuse(ErrInUse, "%s is part of something: %s; wipe it (wipefs -a) if that is not needed", t.Source, found)
 		}
 	}
 	return nil

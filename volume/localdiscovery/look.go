@@ -276,7 +276,7 @@ func (d *Discoverer) probe(ctx context.Context, t *thing) {
 	}
 	t.Capacity = metrics
 	if now, mounted, err := d.Mounts.At(t.Path); err != nil || !mounted || now.Device != t.number || now.Root != t.root {
-		t.fail(fmt.Errorf("what is mounted at %s has changed while it was looked at", t.Path))
+		t.fail(fmt.Errorf("the mount at %s changed during the scan", t.Path))
 	}
 }
 
@@ -320,7 +320,7 @@ func (d *Discoverer) identify(t *thing) error {
 		return err
 	}
 	if e.Device != t.number || e.Root != t.root {
-		return fmt.Errorf("what is mounted at %s has changed while it was looked at", t.Path)
+		return fmt.Errorf("the mount at %s changed during the scan", t.Path)
 	}
 	t.ids = ids
 	for _, id := range ids {

@@ -151,7 +151,7 @@ func (m *manifestObjects) nameKept(refs []volume.ObjectRef) {
 		if m.kept[ref] {
 			continue
 		}
-		m.say(fmt.Sprintf("%s is in no manifest, and kept, since nobody has seen it go from this directory: %s deletes it", ref, m.deleteHint(ref)))
+		m.say(fmt.Sprintf("%s is in no manifest, and kept, since this agent did not see its removal: %s deletes it", ref, m.deleteHint(ref)))
 	}
 	m.kept = kept
 }

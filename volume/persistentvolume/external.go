@@ -89,7 +89,7 @@ func checkProvisioners(provisioners map[string]string, plugins *volume.VolumePlu
 		case name == "":
 			return volume.Invalid("provisioners", "the plugin %s has no provisioner's name", plugin)
 		case strings.HasPrefix(name, pvapi.TreePrefix):
-			return volume.Invalid("provisioners", "%s: names that begin with %s are those of the controller that binds claims; call it otherwise, as in nfs.example.com", name, pvapi.TreePrefix)
+			return volume.Invalid("provisioners", "%s: the prefix %s is reserved; use a name such as nfs.example.com", name, pvapi.TreePrefix)
 		case plugins == nil:
 			return volume.Invalid("provisioners", "%s: %v", name, errNoPlugins)
 		}

@@ -79,7 +79,7 @@ func ownRanges() (ids *sandbox.UserNamespace, why string) {
 		name = u.Username
 		who = append(who, u.Username)
 	}
-	give := fmt.Sprintf("give the user a range in /etc/subuid and /etc/subgid that nobody else has (as root, for example: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 %s), or run as root", name)
+	give := fmt.Sprintf("give the user a range in /etc/subuid and /etc/subgid that no other user has (as root, for example: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 %s), or run as root", name)
 	for _, helper := range []string{"newuidmap", "newgidmap"} {
 		if _, err := exec.LookPath(helper); err != nil {
 			return nil, "install " + helper + " (package uidmap on Debian and Ubuntu, shadow-utils on Fedora and RHEL, shadow on Arch and SUSE, shadow-uidmap on Alpine) and " + give

@@ -95,7 +95,7 @@ func deleteChecks() []check {
 		},
 		{
 			name:   "delete/given",
-			proves: "Delete of a volume that somebody else has made either refuses it, which leaves all its data, or deletes it; it never touches anything outside, and may be repeated.",
+			proves: "Delete of a volume that another provisioner has made either refuses it, which leaves all its data, or deletes it; it never touches anything outside, and may be repeated.",
 			needs:  capable("DeletableVolumePlugin", volume.AsDeletable),
 			each:   checkDeleteGiven,
 		},
@@ -284,7 +284,7 @@ func checkSameClaim(k *kit, c StorageCase) {
 	}
 	group.Wait()
 	if !slices.ContainsFunc(results, func(pv *v1.PersistentVolume) bool { return pv != nil }) {
-		k.Errorf("none of %d calls of Provision at once succeeds: nobody would ever get on", workers)
+		k.Errorf("none of %d concurrent calls of Provision succeeds", workers)
 	}
 	s := n.claimed(c, "claim")
 	s.mustProvision(k)

@@ -210,7 +210,7 @@ func ParseSource(source string) (Source, error) {
 		host, path, ok = strings.Cut(inner, "]:")
 		addr, err := netip.ParseAddr(host)
 		if ok && (err != nil || !addr.Is6()) {
-			return refuse("what is in brackets is no IPv6 address")
+			return refuse("the text in brackets is no IPv6 address")
 		}
 	}
 	switch {

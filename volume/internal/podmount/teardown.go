@@ -21,7 +21,7 @@ import (
 type NotEmptyError struct{ Dir string }
 
 func (e *NotEmptyError) Error() string {
-	return fmt.Sprintf("nothing is mounted at %s any more, but the directory is not empty; nothing was deleted: look at what is in it, move it away, and try again", e.Dir)
+	return fmt.Sprintf("nothing is mounted at %s any more, but the directory is not empty; nothing was deleted: check its contents, move them away, and try again", e.Dir)
 }
 
 // Unwrap returns ENOTEMPTY.

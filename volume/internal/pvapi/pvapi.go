@@ -193,5 +193,5 @@ func LostClaimMessage(pv *v1.PersistentVolume) string {
 	}
 	ref := pv.Spec.ClaimRef
 	return fmt.Sprintf("the record of its claim \"%s/%s\" was lost, and nothing says that it was deleted: its data is kept, and a claim of that name gets it again; "+
-		"if nobody needs it, delete this volume", ref.Namespace, ref.Name)
+		"if its data is not needed, delete this volume", ref.Namespace, ref.Name)
 }

@@ -216,7 +216,7 @@ func HoldsVolumes(path, book string, on Medium) error {
 	return &volume.Failure{
 		Cause: ErrHoldsVolumes, Subject: book,
 		What: fmt.Sprintf("%s has a directory .podvol, %s, so volumes are provisioned there and it is not emptied", path, book),
-		Next: fmt.Sprintf("give the PersistentVolume the reclaim policy %s, or, if nobody needs what is there, remove .podvol%s", v1.PersistentVolumeReclaimRetain, on.where()),
+		Next: fmt.Sprintf("give the PersistentVolume the reclaim policy %s, or, if the data is not needed, remove .podvol%s", v1.PersistentVolumeReclaimRetain, on.where()),
 	}
 }
 

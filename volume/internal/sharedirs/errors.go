@@ -264,7 +264,7 @@ func (m Medium) ofErrno() []advised {
 			{unix.ENOSPC, "the file system is full or out of inodes: free some, then it goes on by itself"},
 			{unix.EDQUOT, "the quota of the user that podvol runs as is used up: raise it or free space"},
 			{unix.EACCES, "the user that podvol runs as may not do that: give him the directory, or run podvol as root"},
-			{unix.EPERM, "the user that podvol runs as may not do that, or somebody has made it immutable (lsattr): give him the directory, or run podvol as root"},
+			{unix.EPERM, "the user of podvol may not do that, or the directory is immutable (lsattr): give the user the directory, or run podvol as root"},
 			{unix.ENAMETOOLONG, "the file system's names are shorter than the path template makes them"},
 			{unix.EMLINK, "the file system allows no more directories there: use a path template with directories of its own, such as ${pvc.metadata.namespace}/${pvc.metadata.name}"},
 		}
@@ -276,7 +276,7 @@ func (m Medium) ofErrno() []advised {
 		{unix.EACCES, "the server does not let this node's root do that; with root_squash it is nobody there: " +
 			"export with no_root_squash, or give the share's directory to the anonymous user (anonuid) and leave no volume of others in it"},
 		{unix.EPERM, "the server does not let this node's root do that: export with no_root_squash, or give the share's directory to the anonymous user (anonuid)"},
-		{unix.ESTALE, "the server no longer knows the directory: somebody has removed or replaced it there; try again"},
+		{unix.ESTALE, "the server no longer has the directory: it was removed or replaced there; try again"},
 		{unix.ENAMETOOLONG, "the server's names are shorter than the path template makes them"},
 		{unix.EMLINK, "the server allows no more directories there: use a path template with directories of its own, such as ${pvc.metadata.namespace}/${pvc.metadata.name}"},
 	}

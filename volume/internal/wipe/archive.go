@@ -17,7 +17,7 @@ import (
 // ErrOtherFileSystem says that something cannot be moved into the archive, since
 // that is on another file system or reached through another mount. Nothing is
 // copied in its place.
-var ErrOtherFileSystem = errors.New("the archive is on another file system, or reached through another mount, than what is to be moved there; it must be below the same mount")
+var ErrOtherFileSystem = errors.New("the archive is on another file system or another mount than the data; it must be below the same mount")
 
 const (
 	// archiveMode keeps an archive from all users but its maker.
@@ -113,7 +113,7 @@ func (a *archiver) moveAll(ctx context.Context, from *os.File) error {
 		case !found:
 			return nil
 		case a.meter.done == done:
-			return &fs.PathError{Op: "rename", Path: from.Name(), Err: errors.New("what is there cannot be found any more, or the archive was removed")}
+			return &fs.PathError{Op: "rename", Path: from.Name(), Err: errors.New("the data or the archive was removed")}
 		}
 	}
 }

@@ -40,13 +40,13 @@ func readKeyFile(path string) ([]byte, error) {
 func checkKeyFile(path string, f *os.File) error {
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
-		return refusedKeyFile(path, "cannot be looked at", "", err)
+		return refusedKeyFile(path, "cannot be read", "", err)
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFREG {
 		return refusedKeyFile(path, "is no regular file", adviseNew, nil)
 	}
 	if mode := stat.Mode & 0o7777; mode&^0o600 != 0 {
-		return refusedKeyFile(path, fmt.Sprintf("has permissions %#o, so others may know the key", mode), "if nobody else could read it, run chmod 600 on it; otherwise "+adviseNew, nil)
+		return refusedKeyFile(path, fmt.Sprintf("has permissions %#o, so others may know the key", mode), "if no other user could read it, run chmod 600 on it; otherwise "+adviseNew, nil)
 	}
 	if uid := os.Geteuid(); stat.Uid != 0 && int(stat.Uid) != uid {
 		return refusedKeyFile(path, fmt.Sprintf("belongs to user %d, not to user %d who runs this", stat.Uid, uid), "if that user may know the key, run chown on it; otherwise "+adviseNew, nil)

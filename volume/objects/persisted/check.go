@@ -25,7 +25,7 @@ type LostClaimError struct {
 
 func (e *LostClaimError) Error() string {
 	return fmt.Sprintf("PersistentVolumeClaim %s: its record %s is lost, while PersistentVolume %q is bound to it, whose data is kept: "+
-		"declare the claim again, and it gets the volume again; if nobody needs the data, delete that volume", e.Claim, e.Path, e.Volume)
+		"declare the claim again, and it gets the volume again; if the data is not needed, delete that volume", e.Claim, e.Path, e.Volume)
 }
 
 // Check returns the faults of the claims and volumes that are recorded in a

@@ -60,7 +60,7 @@ type DamagedError struct {
 }
 
 func (e *DamagedError) Error() string {
-	return fmt.Sprintf("%s cannot be understood: %v; restore it, or, if nobody needs the volume that it is about, remove it: "+
+	return fmt.Sprintf("%s cannot be understood: %v; restore it, or, if its volume is not needed, remove it: "+
 		"until then nothing is bound, so that no claim is shown another's data", e.Path, e.Err)
 }
 

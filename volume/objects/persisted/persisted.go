@@ -146,7 +146,7 @@ type UncertainError struct {
 }
 
 func (e *UncertainError) Error() string {
-	return fmt.Sprintf("nobody knows what is recorded of %s in %s, so no claim and no volume is written any more: mend the disk and start this program again: %v", e.Ref, e.Dir, e.Err)
+	return fmt.Sprintf("the record of %s in %s cannot be read, so writing has stopped; repair the disk, then restart: %v", e.Ref, e.Dir, e.Err)
 }
 
 // Unwrap returns Err.
@@ -183,7 +183,7 @@ func (r *Store) begin(ref volume.ObjectRef) (end func(), err error) {
 // ErrReplaced says that the directory of records was removed or replaced since it
 // was opened: its records are gone, and another process may have locked its
 // successor. No claim and no volume is written until it is back.
-var ErrReplaced = errors.New("somebody has removed or replaced the directory of records since it was opened: put it back, or end this process and start it again")
+var ErrReplaced = errors.New("the directory of records was removed or replaced after it was opened; restore it, or restart")
 
 // inPlace looks whether the directory is the one that is locked.
 func (r *Store) inPlace() error {

@@ -95,7 +95,7 @@ func (c Checks) left(ctx context.Context, ref volume.ObjectRef, pv *v1.Persisten
 			return err
 		}
 		if err == nil && stored.UID == claim.UID && (stored.Spec.VolumeName == "" || stored.Spec.VolumeName == pv.Name) {
-			return refused(ref, op, fmt.Sprintf("it is that of %s; delete that first", name))
+			return refused(ref, op, fmt.Sprintf("it belongs to %s; delete that first", name))
 		}
 	}
 	return c.unused(ctx, ref, pv.Name)
@@ -105,7 +105,7 @@ func (c Checks) left(ctx context.Context, ref volume.ObjectRef, pv *v1.Persisten
 func (c Checks) unused(ctx context.Context, ref volume.ObjectRef, volumeName string) error {
 	all, err := c.Mounted(ctx)
 	if err != nil {
-		return fmt.Errorf("nobody can tell whether %s is mounted here, so it counts as used: %w", ref, err)
+		return fmt.Errorf("cannot check whether %s is in use; treating it as used: %w", ref, err)
 	}
 	var beside []Mounted
 	users := make(map[types.NamespacedName]bool)

@@ -22,7 +22,7 @@ import (
 func (c *Cluster) usesByMounts(ctx context.Context, pv *v1.PersistentVolume) (uses []release.Use, err error) {
 	all, err := c.allMounted(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("look up what is mounted: %w", err)
+		return nil, fmt.Errorf("list the mounts: %w", err)
 	}
 	for _, m := range all {
 		if m.Volume == pv.Name {
@@ -55,7 +55,7 @@ func (c *Cluster) addMounted(ctx context.Context, mounted func(context.Context) 
 	}
 	all, err := mounted(ctx)
 	if err != nil && !errors.Is(err, ErrIncomplete) {
-		return fmt.Errorf("look up what is mounted: %w", err)
+		return fmt.Errorf("list the mounts: %w", err)
 	}
 	return c.storeUsers(ctx, all)
 }

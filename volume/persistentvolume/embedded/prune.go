@@ -178,7 +178,7 @@ func (p *pruning) delete(ctx context.Context, object metav1.Object, mayGo func(m
 			return nil
 		}
 		if _, err := p.cluster.allMounted(ctx); err != nil {
-			return fmt.Errorf("nobody can tell whether it is mounted here, so it counts as used: %w", err)
+			return fmt.Errorf("cannot check whether it is in use; treating it as used: %w", err)
 		}
 		err := p.cluster.objects.Delete(ctx, ref, objects.Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
 		if !errors.Is(err, objects.ErrConflict) {

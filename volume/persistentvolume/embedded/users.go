@@ -353,7 +353,7 @@ func (c *Cluster) awaitUsers(ctx context.Context) {
 				err = c.userGone(ctx, u)
 			}
 			if err != nil {
-				c.log.WarnContext(ctx, "what somebody has used counts as used until the next start", "user", u.path, "error", err)
+				c.log.WarnContext(ctx, "cannot read a user record; its volumes stay in use until the restart", "user", u.path, "error", err)
 			}
 		})
 	}

@@ -217,7 +217,7 @@ func keepOnly(t *testing.T, server string, strange, same []v1.VolumeSource) {
 	for _, source := range same {
 		for _, other := range others(source) {
 			err := verifier(t, pvbuild.StoreOf(t, append(all, other)...)).VerifyReleased(t.Context(), pv)
-			if _, inUse := errors.AsType[*release.InUseError](err); err == nil || !inUse && !strings.Contains(err.Error(), "counts as used") || !strings.Contains(err.Error(), "odd") {
+			if _, inUse := errors.AsType[*release.InUseError](err); err == nil || !inUse && !strings.Contains(err.Error(), "treating it as used") || !strings.Contains(err.Error(), "odd") {
 				t.Errorf("%T of %+v: %v", other, source.NFS, err)
 			}
 		}

@@ -102,7 +102,7 @@ func (r *Verifier) readReleased(ctx context.Context, given *v1.PersistentVolume)
 }
 
 func cannotTell(pv *v1.PersistentVolume, err error) error {
-	return fmt.Errorf("nobody can tell whether PersistentVolume %q is still in use, so it counts as used: %w", pv.Name, err)
+	return fmt.Errorf("cannot check whether PersistentVolume %q is in use; treating it as used: %w", pv.Name, err)
 }
 
 // stillKept says why the stored volume is not one to destroy, or "".
@@ -112,19 +112,19 @@ func stillKept(stored, given *v1.PersistentVolume) string {
 	case given.UID == "" || stored.UID != given.UID:
 		return fmt.Sprintf("it has the UID %q and the one to reclaim %q: it was deleted and made again", stored.UID, given.UID)
 	case !reflect.DeepEqual(stored.Spec.PersistentVolumeSource, given.Spec.PersistentVolumeSource):
-		return "its source is not that of the one to reclaim"
+		return "its source has changed"
 	case stored.Status.Phase != v1.VolumeReleased && stored.Status.Phase != v1.VolumeFailed: // to reclaim it, once
 		return fmt.Sprintf("its phase is %q, not %q", stored.Status.Phase, v1.VolumeReleased)
 	case policy != v1.PersistentVolumeReclaimRecycle && policy != v1.PersistentVolumeReclaimDelete:
 		return fmt.Sprintf("its reclaim policy is %q", policy)
 	case policy != given.Spec.PersistentVolumeReclaimPolicy:
-		return fmt.Sprintf("its reclaim policy is %q and that of the one to reclaim %q", policy, given.Spec.PersistentVolumeReclaimPolicy)
+		return fmt.Sprintf("its reclaim policy changed from %q to %q", given.Spec.PersistentVolumeReclaimPolicy, policy)
 	case ref == nil || ref.UID == "":
 		return "no claim that has left it is recorded in its claimRef"
 	case given.Spec.ClaimRef == nil || given.Spec.ClaimRef.UID != ref.UID:
-		return fmt.Sprintf("its claimRef has the UID %q, which is not that of the one to reclaim", ref.UID)
+		return fmt.Sprintf("its claimRef has changed: the claim's UID is now %q", ref.UID)
 	case pvapi.AwaitsClaim(stored):
-		return fmt.Sprintf("its claim \"%s/%s\" (UID %s) has not been created here since the volume was: nobody has let go of what is in it", ref.Namespace, ref.Name, ref.UID)
+		return fmt.Sprintf("its claim \"%s/%s\" (UID %s) was never seen in this cluster; the data may still belong to it", ref.Namespace, ref.Name, ref.UID)
 	case stored.DeletionTimestamp != nil && policy == v1.PersistentVolumeReclaimRecycle:
 		return "it is being deleted"
 	}

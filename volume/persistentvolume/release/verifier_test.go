@@ -316,13 +316,13 @@ func TestFailedLookUpCountsAsUse(t *testing.T) {
 	pv := released()
 	for _, kind := range []string{"Pod", "PersistentVolumeClaim", "PersistentVolume"} {
 		err := verifier(t, blind{pvbuild.StoreOf(t, pv), kind}).VerifyReleased(t.Context(), pv)
-		if !errors.Is(err, errLookUp) || !strings.Contains(err.Error(), "counts as used") || volume.IsUncertain(err) {
+		if !errors.Is(err, errLookUp) || !strings.Contains(err.Error(), "treating it as used") || volume.IsUncertain(err) {
 			t.Errorf("without every %s: %v", kind, err)
 		}
 	}
 	// What cannot be told apart counts as the same.
 	for _, other := range []metav1.Object{podWith("p", ofExport("[server", "/exports")), exportVolume("pv2", "exports/pv1")} {
-		if err := verifier(t, pvbuild.StoreOf(t, pv, other)).VerifyReleased(t.Context(), pv); err == nil || !strings.Contains(err.Error(), "counts as used") {
+		if err := verifier(t, pvbuild.StoreOf(t, pv, other)).VerifyReleased(t.Context(), pv); err == nil || !strings.Contains(err.Error(), "treating it as used") {
 			t.Errorf("with %s: %v", other.GetName(), err)
 		}
 	}
@@ -424,7 +424,7 @@ func TestOtherUsesKeepAVolume(t *testing.T) {
 		t.Errorf("a use: %v", err)
 	}
 	uses, failure = nil, errLookUp
-	if err := verify.VerifyReleased(t.Context(), released()); !errors.Is(err, errLookUp) || !strings.Contains(err.Error(), "counts as used") || volume.IsUncertain(err) {
+	if err := verify.VerifyReleased(t.Context(), released()); !errors.Is(err, errLookUp) || !strings.Contains(err.Error(), "treating it as used") || volume.IsUncertain(err) {
 		t.Errorf("a failed look-up: %v", err)
 	}
 }

@@ -75,7 +75,7 @@ func (p *plugin) Shortfalls(spec *volume.Spec, _ *v1.Pod) []podcheck.Shortfall {
 		return nil
 	}
 	return []podcheck.Shortfall{{Reason: "SizeLimitNotEnforced", Message: fmt.Sprintf(
-		"sizeLimit %s of volume %q is not enforced: on disk nobody is stopped, or evicted, for writing more. Use medium Memory for a hard limit, or watch the volume's metrics.",
+		"sizeLimit %s of volume %q is not enforced: disk use above sizeLimit is not prevented, and evicts no pod. Use medium Memory for a hard limit, or watch the volume's metrics.",
 		source.SizeLimit, spec.Name())}}
 }
 

@@ -134,7 +134,7 @@ func forgotten(path string, f sharedirs.Former) error {
 	return &volume.Failure{
 		Cause: ErrForgotten, Subject: path,
 		What: fmt.Sprintf("the claim %s had a volume before: %s was made for %s, of which there is no record any more; it is kept, and the claim gets no new volume beside it", f.Claim, path, f.Owner),
-		Next: "to use its data again, make a PersistentVolume with this hostPath.path and a claimRef to the claim; if nobody needs it, delete it or move it away",
+		Next: "to use its data again, make a PersistentVolume with this hostPath.path and a claimRef to the claim; if it is not needed, delete it or move it away",
 	}
 }
 

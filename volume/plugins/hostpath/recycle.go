@@ -154,7 +154,7 @@ func (r *recycling) scrub(ctx context.Context) error {
 	case RecycleArchive:
 		return r.archive(ctx, root, path, options)
 	case RecycleDelete:
-		r.events.normal("deleting what is in %s, in no more than %s", r.path, r.timeout)
+		r.events.normal("deleting the contents of %s, in no more than %s", r.path, r.timeout)
 		return r.finished("deleted", wipe.Empty(ctx, root, options))
 	}
 	return r.dryRun(ctx, root)
@@ -251,7 +251,7 @@ func (r *recycling) archive(ctx context.Context, root *os.File, path string, opt
 		return volume.NothingDone(err)
 	}
 	defer archives.Close()
-	r.events.normal("moving what is in %s to %s", r.path, r.config.Archive)
+	r.events.normal("moving the contents of %s to %s", r.path, r.config.Archive)
 	archive, err := wipe.Archive(ctx, root, archives, archiveName(r.pv.Name, recyclerpod.ReleaseID(r.pv)), options)
 	if archive != "" {
 		r.events.normal("%s has what was in %s", filepath.Join(r.config.Archive, archive), r.path)
@@ -297,7 +297,7 @@ func (r *recycling) checkArchive(dir *os.File, volumePath string) error {
 	}
 	switch {
 	case st.Mode&0o022 != 0:
-		return fmt.Errorf("%s has mode %04o: nobody but its owner may write in the directory for archives (chmod go-w)", path, st.Mode&0o7777)
+		return fmt.Errorf("%s has mode %04o: only its owner may write in the directory for archives (chmod go-w)", path, st.Mode&0o7777)
 	case st.Uid != 0 && st.Uid != uint32(unix.Geteuid()):
 		return fmt.Errorf("%s belongs to user %d: the directory for archives must be root's or the agent's own", path, st.Uid)
 	}

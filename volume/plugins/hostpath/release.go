@@ -23,7 +23,7 @@ func stillMounted(path, target string) error {
 	return &volume.Failure{
 		Cause: volume.ErrInUse, Subject: target,
 		What: fmt.Sprintf("%s, or a part of it, is still mounted at %s", path, target),
-		Next: "it is reclaimed once its pod is torn down, or whoever else mounted it has unmounted that",
+		Next: "it is reclaimed once its pod is torn down, or the other mount of it is unmounted",
 	}
 }
 
@@ -75,7 +75,7 @@ func (r *release) verifyUnmounted() error {
 	}
 	rest, ok := pathin.Cut(shown.Target, path)
 	if !ok {
-		return fmt.Errorf("which mounts are those of %s cannot be told: it lies at %s, but its mount at %s", r.path, path, shown.Target)
+		return fmt.Errorf("cannot match mounts to %s: its path is %s, and its mount is at %s", r.path, path, shown.Target)
 	}
 	same, err := mounts.ByDevice(shown.Device)
 	if err != nil {

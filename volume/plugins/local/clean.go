@@ -67,10 +67,10 @@ func (p *plugin) newDeleter(spec *volume.Spec) (*deleter, error) {
 	case pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete:
 		return nil, volume.Invalid("persistentVolumeReclaimPolicy", "is %q, not %q, so the data is kept", pv.Spec.PersistentVolumeReclaimPolicy, v1.PersistentVolumeReclaimDelete)
 	case p.config.Clean.Action == CleanNever:
-		return nil, volume.Invalid("persistentVolumeReclaimPolicy", "is %q, but local volumes keep their data here: set the reclaim policy to %s and, when nobody needs the data, empty the volume and delete the PersistentVolume; or have the plugin clean released volumes (local.Config.Clean)",
+		return nil, volume.Invalid("persistentVolumeReclaimPolicy", "is %q, but local volumes keep their data here: set the reclaim policy to %s and, when the data is not needed, empty the volume and delete the PersistentVolume; or have the plugin clean released volumes (local.Config.Clean)",
 			v1.PersistentVolumeReclaimDelete, v1.PersistentVolumeReclaimRetain)
 	case localdisk.RecordedID(pv) == "":
-		return nil, volume.Invalid("metadata.annotations", "do not say by which disk the volume is known (%s), so nobody can tell whether what is at %s is it; its data is kept", localdisk.VolumeID, source.Path)
+		return nil, volume.Invalid("metadata.annotations", "have no disk (%s), so the disk at %s cannot be checked; its data is kept", localdisk.VolumeID, source.Path)
 	case node == "" || pv.Annotations[localdisk.Node] != node:
 		return nil, volume.Invalid("metadata.annotations."+localdisk.Node, "is %q, and this node is %q; a volume is cleaned on its own node", pv.Annotations[localdisk.Node], node)
 	case recyclerpod.ReleaseID(pv) == "":

@@ -34,7 +34,7 @@ const (
 // no program can mount, format or use it meanwhile.
 func (c *cleaning) cleanDevice(ctx context.Context) error {
 	if c.plugin.config.Clean.Devices == WipeNever {
-		return volume.NothingDone(volume.Invalid("local.path", "is a device, and nobody has said how devices are wiped (local.Config.Clean.Devices)"))
+		return volume.NothingDone(volume.Invalid("local.path", "is a device, and local.Config.Clean.Devices does not say how devices are wiped"))
 	}
 	if err := c.deviceUnused(); err != nil {
 		return volume.NothingDone(err)
@@ -53,7 +53,7 @@ func (c *cleaning) cleanDevice(ctx context.Context) error {
 	}
 	readOnly, err := device.ReadOnly()
 	if err != nil {
-		return volume.NothingDone(fmt.Errorf("nobody can tell whether it is write-protected: %w", err))
+		return volume.NothingDone(fmt.Errorf("cannot check whether it is write-protected: %w", err))
 	}
 	if readOnly {
 		return volume.NothingDone(fmt.Errorf("%s is write-protected: %w", c.path, unix.EROFS))

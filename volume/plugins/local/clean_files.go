@@ -59,7 +59,7 @@ func (c *cleaning) cleanFiles(ctx context.Context, dir *os.File, e mount.Entry) 
 		return withAdvice(err)
 	}
 	if left, err := wipe.Survey(ctx, dir); err != nil || left.Entries+left.Mounts > kept(options) {
-		return errors.Join(err, fmt.Errorf("%d entries are in the volume although it was emptied; somebody writes to it", left.Entries+left.Mounts))
+		return errors.Join(err, fmt.Errorf("%d entries are in the volume although it was emptied; another process writes to it", left.Entries+left.Mounts))
 	}
 	return syncFileSystem(dir)
 }
@@ -81,7 +81,7 @@ func (c *cleaning) unused(e mount.Entry) error {
 		return err
 	}
 	if !mounted || top.ID != e.ID {
-		return fmt.Errorf("%s is not what is mounted at %s any more", e.Source, c.path)
+		return fmt.Errorf("%s is not mounted at %s any more", e.Source, c.path)
 	}
 	mounts, err := c.table.ByDevice(e.Device)
 	if err != nil {

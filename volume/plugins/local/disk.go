@@ -67,7 +67,7 @@ func (m *mounter) setUp(ctx context.Context, request mount.Request, same func(mo
 			}
 			bound, is, err := mounts.At(request.Target)
 			if err == nil && (!is || bound.Device != checked.Device || bound.Root != checked.Root) {
-				err = errors.New("what is mounted at its path has changed at this moment")
+				err = errors.New("the mount at its path changed during the check")
 			}
 			if err != nil {
 				return fmt.Errorf("local.path %q: %w", m.path, err)

@@ -75,7 +75,7 @@ func isMissing(err error) bool {
 		(errors.Is(err, mount.ErrNoSuchExport) || errors.Is(err, mount.ErrAccessDenied) || errors.Is(err, errUnfinished))
 }
 
-var errUnfinished = errors.New("somebody's making of it was interrupted, so that it lacks its mode")
+var errUnfinished = errors.New("the creation of the directory was interrupted; its mode is not set")
 
 // refuseUnfinished undoes a new mount at dir that seems to show a directory that
 // did not get its mode.
@@ -208,7 +208,7 @@ func (m maker) below(root *os.File, path string) error {
 func (m maker) elements(root int, elements []string) error {
 	top, err := lookAt(root)
 	if err != nil {
-		return &pathError{".", "cannot be looked at", err}
+		return &pathError{".", "cannot be read", err}
 	}
 	dir := root
 	for i, name := range elements {
@@ -278,7 +278,7 @@ func (m maker) tryElement(dir int, name string, top unix.Statx_t) (int, error) {
 func (m maker) finished(dir, fd int) (int, error) {
 	st, err := lookAt(fd)
 	if err != nil {
-		err = &pathError{reason: "cannot be looked at", err: err}
+		err = &pathError{reason: "cannot be read", err: err}
 	} else if uint32(st.Mode)&0o1777 == unfinished && m.mode&0o1777 != unfinished {
 		err = m.finish(dir, fd)
 	}
@@ -344,7 +344,7 @@ func lookAt(fd int) (st unix.Statx_t, err error) {
 func (m maker) finish(parent, fd int) error {
 	st, err := lookAt(fd)
 	if err != nil {
-		return &pathError{reason: "was made, but cannot be looked at", err: err}
+		return &pathError{reason: "was made, but cannot be read", err: err}
 	}
 	wanted := m.mode | uint32(st.Mode)&unix.S_ISGID
 	if uint32(st.Mode)&modeBits == wanted {

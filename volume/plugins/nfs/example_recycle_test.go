@@ -69,7 +69,7 @@ func ExampleRecycleConfig() {
 	// Output:
 	// Warning dry run: nothing was deleted: 10.0.0.1:/exports/pv1 has 1 entry of 0 bytes ("file"); to empty it for its next claim, set the recycler's action to Delete or Archive
 	// true
-	// Normal deleting what is in 10.0.0.1:/exports/pv1, in no more than 5m0s
+	// Normal deleting the contents of 10.0.0.1:/exports/pv1, in no more than 5m0s
 	// Normal 10.0.0.1:/exports/pv1 is empty: 1 entry deleted
 	// <nil>
 }

@@ -87,7 +87,7 @@ func (c *policyChecker) server(i int, s ServerPolicy) {
 	if err != nil {
 		c.refuse(field+".server", "%v", err)
 	} else if first, twice := c.seen[pattern.String()]; twice {
-		c.refuse(field+".server", "%s is that of servers[%d] already; make one entry of the two", pattern, first)
+		c.refuse(field+".server", "%s is already in servers[%d]; merge the two entries", pattern, first)
 	} else {
 		c.seen[pattern.String()] = i
 	}

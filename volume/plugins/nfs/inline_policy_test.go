@@ -55,7 +55,7 @@ func TestParsePolicyRefuses(t *testing.T) {
 		"a list of lists":          {"servers:\n- server: a\n  allow: [[hard]]\n", "line 3"},
 		"a word for a list":        {"servers: all\n", "into a list of servers"},
 		"no server":                {"servers:\n- allow: [hard]\n", "servers[0].server: must be"},
-		"a server twice":           {"servers:\n- server: Files.Example.org.\n- server: files.example.org\n", "servers[1].server: files.example.org is that of servers[0]"},
+		"a server twice":           {"servers:\n- server: Files.Example.org.\n- server: files.example.org\n", "servers[1].server: files.example.org is already in servers[0]"},
 		"an address twice":         {"servers:\n- server: \"[fd00::1]\"\n- server: fd00:0::1\n", "servers[1].server: fd00::1"},
 		"a network with host bits": {"servers:\n- server: 10.1.2.3/8\n", "is 10.0.0.0/8 meant?"},
 		"a mapped network":         {"servers:\n- server: \"::ffff:10.0.0.0/104\"\n", "write it as IPv4"},

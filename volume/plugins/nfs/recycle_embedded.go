@@ -74,7 +74,7 @@ func (r *recycling) verifyUnused(ctx context.Context) error {
 	const anyPod = "pod"
 	pods, err := placeOf(path.Dir(path.Dir(path.Dir(host.GetPodPluginDir(anyPod, PluginName)))))
 	if err != nil {
-		return volume.NothingDone(fmt.Errorf("which mounts are those of this node's pods cannot be told: %w", err))
+		return volume.NothingDone(fmt.Errorf("cannot match mounts to this node's pods: %w", err))
 	}
 	server, err := r.plugin.seenOf(r.export.server, all)
 	if err != nil {
@@ -142,7 +142,7 @@ func (r *recycling) scrub(ctx context.Context, root *os.File, done *atomic.Int64
 		if err := r.verifyUnused(ctx); err != nil {
 			return err
 		}
-		r.record(v1.EventTypeNormal, fmt.Sprintf("deleting what is in %s, in no more than %s", r.export, r.timeout))
+		r.record(v1.EventTypeNormal, fmt.Sprintf("deleting the contents of %s, in no more than %s", r.export, r.timeout))
 		return r.finished("deleted", done, withAdvice(r.export, wipe.Empty(ctx, root, options)))
 	}
 	return r.dryRun(ctx, root)
@@ -226,7 +226,7 @@ func (r *recycling) moveInto(ctx context.Context, from, archives *os.File, optio
 	if err := r.verifyUnused(ctx); err != nil {
 		return err
 	}
-	r.record(v1.EventTypeNormal, fmt.Sprintf("moving what is in %s to %s", r.export, archives.Name()))
+	r.record(v1.EventTypeNormal, fmt.Sprintf("moving the contents of %s to %s", r.export, archives.Name()))
 	archive, err := wipe.Archive(ctx, from, archives, nameWithin(r.pv.Name, maxArchiveName)+"-"+recyclerpod.ReleaseID(r.pv), options)
 	if archive != "" {
 		r.record(v1.EventTypeNormal, fmt.Sprintf("%s has what was in %s", path.Join(archives.Name(), archive), r.export))
@@ -287,7 +287,7 @@ func keptFromOthers(above, dir *os.File) error {
 		return &os.PathError{Op: "stat", Path: dir.Name(), Err: err}
 	}
 	if st.Mode&0o022 != 0 {
-		return fmt.Errorf("%s has mode %04o: nobody but its owner may write in the directories above an archive (chmod go-w)", dir.Name(), st.Mode&modeBits)
+		return fmt.Errorf("%s has mode %04o: only its owner may write in the directories above an archive (chmod go-w)", dir.Name(), st.Mode&modeBits)
 	}
 	if st.Uid == 0 {
 		return nil

@@ -208,7 +208,7 @@ func linkTo(node string, place Place) error {
 	was, err := os.Readlink(place.Link)
 	switch {
 	case err != nil:
-		return fmt.Errorf("what is at the place of the pod's device is no link; find out who put it there, and remove it: %w", err)
+		return fmt.Errorf("the pod's device path is not a link; another process made it: remove it: %w", err)
 	case was == node:
 		return nil
 	}
