@@ -75,7 +75,7 @@ func (k *keeper) wait(ctx context.Context, w waitingPod) {
 	k.waiting.put(w, k.claims.awaited(ctx, w))
 	if !w.mounted {
 		for _, row := range w.rows() {
-			if !errors.Is(row.Err, persistentvolume.ErrNotLookedAt) { // which is soon over
+			if !errors.Is(row.Err, persistentvolume.ErrNotSynced) { // which is soon over
 				k.show(row)
 			}
 		}

@@ -24,7 +24,7 @@ func (b *binder) syncClaim(ctx context.Context, name types.NamespacedName) (err 
 	defer func() { b.unbound.settle(name, err) }()
 	// What it is offered and does not take is for the next.
 	for _, pv := range b.table.Offered(name) {
-		defer b.table.GiveBack(pv, name)
+		defer b.table.Release(pv, name)
 	}
 	claim, exists, err := b.cluster.claims.get(ctx, name)
 	if err != nil {

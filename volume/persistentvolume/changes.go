@@ -122,7 +122,7 @@ func (c *changes) volumeChanged(name types.NamespacedName, prior, now *v1.Persis
 func (c *changes) classChanged(name types.NamespacedName, _, _ *storagev1.StorageClass, _ noticed) {
 	for _, claim := range append(c.waiting.OfClass(name.Name), c.waiting.OfClass("")...) {
 		if waits, known := c.cluster.claims.last(claim); known {
-			c.operations.Hurry(provisionKey(waits))
+			c.operations.RetryNow(provisionKey(waits))
 		}
 		c.queue.Enqueue(pvapi.ClaimRef(claim))
 	}

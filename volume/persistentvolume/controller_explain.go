@@ -20,16 +20,16 @@ var (
 	errBeingDeleted = errors.New("it is being deleted")
 )
 
-// ErrNotLookedAt says that a claim is so new, or has changed so lately, that the
-// controller has not looked for a volume for it yet.
-var ErrNotLookedAt = errors.New("the controller has not looked for a volume for it yet")
+// ErrNotSynced says that a claim is so new, or has changed so lately, that the
+// controller has not searched a volume for it yet.
+var ErrNotSynced = errors.New("the controller has not searched a volume for it yet")
 
 // Explain returns nil for a claim that has its volume, so that a node may mount
 // it, and else why it has not: an *[index.UnboundError], whose Err may be what went
 // wrong with making its volume. The error matches [claimbinding.ErrUnbound], and
 // [volume.ErrNotFound] if there is no such claim. It is as the controller has
 // seen it last; after [Controller.Idle], as it is, and until it was seen at all
-// [ErrNotLookedAt]. There is no I/O.
+// [ErrNotSynced]. There is no I/O.
 func (c *Controller) Explain(claim types.NamespacedName) error {
 	why := c.explain(claim)
 	if why == nil {
@@ -62,7 +62,7 @@ func (c *Controller) explain(name types.NamespacedName) error {
 	case why != nil:
 		return c.stillSo(name, why)
 	}
-	return ErrNotLookedAt
+	return ErrNotSynced
 }
 
 // stillSo renews the reasons why a claim cannot have volumes: new volumes that
@@ -78,7 +78,7 @@ func (c *Controller) stillSo(name types.NamespacedName, why error) error {
 	}
 	_, err := c.table.Match(wanted)
 	if err == nil {
-		return ErrNotLookedAt // a volume has come that fits
+		return ErrNotSynced // a volume has come that fits
 	}
 	now, ok := errors.AsType[*index.UnboundError](err)
 	if !ok || now.Err != claimbinding.ErrUnbound {

@@ -52,7 +52,7 @@ func TestChangesOfWhatIsExplainedAreTold(t *testing.T) {
 			if got := told.Swap(0); got != step.times {
 				t.Errorf("%s: told %d times, want %d; %v", step.name, got, step.times, err)
 			}
-			if errors.Is(err, claimbinding.ErrUnbound) == step.bound || errors.Is(err, persistentvolume.ErrNotLookedAt) {
+			if errors.Is(err, claimbinding.ErrUnbound) == step.bound || errors.Is(err, persistentvolume.ErrNotSynced) {
 				t.Errorf("%s: %v", step.name, err)
 			}
 		}

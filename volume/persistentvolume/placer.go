@@ -33,8 +33,8 @@ var (
 	ErrOtherNodeSelected = errors.New("storage is being made for the claim on another node")
 )
 
-// Misplaced says why a pod's volumes cannot be on a node.
-type Misplaced struct {
+// NodeConflict is the reason why a pod's volumes cannot be on a node.
+type NodeConflict struct {
 	Node  string
 	Claim types.NamespacedName
 	// Err is an *[index.UnboundError], [ErrOtherNodeSelected], [ErrNoCapacity], or says that the
@@ -49,7 +49,7 @@ type PlacementError struct {
 	// why for each node.
 	Claim types.NamespacedName
 	Err   error
-	Nodes []Misplaced
+	Nodes []NodeConflict
 }
 
 func (e *PlacementError) Error() string {
@@ -248,12 +248,12 @@ func (c *placer) needOf(ctx context.Context, pod *v1.Pod, name types.NamespacedN
 }
 
 // placeOn reserves on a node what all needs need, or nothing.
-func (c *placer) placeOn(node *v1.Node, needs []need) (*Placement, *Misplaced) {
+func (c *placer) placeOn(node *v1.Node, needs []need) (*Placement, *NodeConflict) {
 	p := &Placement{Node: node.Name, placer: c}
 	for _, n := range needs {
 		if err := p.add(n, node); err != nil {
 			p.Rollback()
-			return nil, &Misplaced{Node: node.Name, Claim: pvapi.NameOf(n.claim), Err: err}
+			return nil, &NodeConflict{Node: node.Name, Claim: pvapi.NameOf(n.claim), Err: err}
 		}
 	}
 	return p, nil

@@ -153,11 +153,11 @@ func (p *provisioner) endAttempt(ctx context.Context, name types.NamespacedName,
 	}
 	next := claim.DeepCopy()
 	endProvisioning(next)
-	if chosen := next.Annotations[annSelectedNode]; waits && (p.cluster.nodeName == "" || chosen != p.cluster.nodeName) && !attempt.TakenBack {
+	if chosen := next.Annotations[annSelectedNode]; waits && (p.cluster.nodeName == "" || chosen != p.cluster.nodeName) && !attempt.NodeRejected {
 		delete(next.Annotations, annSelectedNode)
 	}
 	if _, err = p.writer.updateClaim(ctx, claim, next); err == nil {
-		p.operations.TakeBack(key)
+		p.operations.RejectNode(key)
 	}
 	return err
 }

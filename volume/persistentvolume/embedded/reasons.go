@@ -197,7 +197,7 @@ func (c *Cluster) renewReason(ctx context.Context, name types.NamespacedName) {
 	case err != nil || why == nil:
 		delete(r.known, name.String())
 		return
-	case errors.Is(why, persistentvolume.ErrNotLookedAt):
+	case errors.Is(why, persistentvolume.ErrNotSynced):
 		return // and told again soon
 	}
 	text := strings.TrimPrefix(why.Error(), fmt.Sprintf("bind PersistentVolumeClaim %q: ", name))

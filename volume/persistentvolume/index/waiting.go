@@ -11,26 +11,25 @@ import (
 	"github.com/podvol/podvol/volume/internal/pvapi"
 )
 
-// Waiting are the claims that have no volume, by what a volume for them
-// must have: a new one wakes the claim that has waited longest of those that it
-// would do for, and no other. Which one that is takes a time that hardly grows
-// with their number.
+// Waiting are the claims that have no volume, grouped by their requirements. A new
+// volume wakes one claim: of the claims that it fits, the one that has waited
+// longest. The time of that search hardly grows with the number of claims.
 type Waiting struct {
 	mu     sync.Mutex
 	claims map[types.NamespacedName]*waitingClaim
-	// turns are when claims came, also those that have been woken meanwhile.
+	// turns are the claims' places in line, also of claims that are woken.
 	turns  map[types.NamespacedName]turn
 	latest uint64
-	// groups are by what finds them, then by the rest.
+	// groups are by the mark that finds them, then by all other requirements.
 	groups map[shelfKey]map[mark]map[groupKey]*waitingGroup
-	// absent is before which turn it was asked for a class that did not exist.
+	// absent has, for a class that did not exist, the turn of the last search for it.
 	absent map[string]uint64
-	// woken are those that were woken and have not looked yet.
+	// woken are claims that were woken and are not synced yet.
 	woken map[types.NamespacedName]*waitingClaim
 }
 
-// maxWoken is how many claims that were woken already are asked whether they can
-// have a volume that no claim waits for.
+// maxWoken is how many woken claims are checked for a volume that no waiting claim
+// fits.
 const maxWoken = 8
 
 type turn struct {
@@ -41,7 +40,7 @@ type turn struct {
 type waitingClaim struct {
 	query *query
 	turn  uint64
-	group *waitingGroup // nil for one that takes no volume by itself
+	group *waitingGroup // nil for a claim that is never offered a volume
 }
 
 // NewWaiting returns a set without claims.
@@ -63,8 +62,8 @@ func (w *Waiting) Now() uint64 {
 	return w.latest
 }
 
-// IsAbsent reports whether it was asked for a class that did not exist after a
-// claim had come; setAbsent says so, and when.
+// IsAbsent reports whether a class was searched in vain after a claim had come:
+// [Waiting.SetAbsent] notes that.
 func (w *Waiting) IsAbsent(class string, claim *v1.PersistentVolumeClaim) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -188,8 +187,8 @@ func (w *Waiting) remove(name types.NamespacedName) {
 	}
 }
 
-// Offer returns the claim that a free volume is for, which waits no longer but
-// has to look.
+// Offer returns the claim that gets a free volume. The claim does not wait any more; the
+// caller enqueues it.
 func (w *Waiting) Offer(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -203,8 +202,7 @@ func (w *Waiting) Offer(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
 	return name, true
 }
 
-// first returns the claim that has waited longest of those that can have a free
-// volume, or nil.
+// first returns the claim that has waited longest for a volume like this one, or nil.
 func (w *Waiting) first(pv *v1.PersistentVolume) (first *waitingClaim) {
 	marks := w.groups[shelfOf(pv)]
 	if len(marks) == 0 {

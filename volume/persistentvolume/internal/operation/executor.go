@@ -90,9 +90,9 @@ type operation struct {
 	stops   []func()
 	// tried is where it was tried since it was allowed to begin again by itself.
 	tried []string
-	// takenBack says that the choice of where the last attempt was made was taken
+	// nodeRejected says that the choice of where the last attempt was made was taken
 	// back for it.
-	takenBack bool
+	nodeRejected bool
 	// uncertain says that an attempt, maybe an earlier process's, may have left
 	// something behind.
 	uncertain bool
@@ -122,8 +122,8 @@ type Status struct {
 	Err, Failure error
 	// Certain says that it was tried and has left nothing behind.
 	Certain bool
-	// TakenBack says that the choice of the node of the last attempt was taken back.
-	TakenBack bool
+	// NodeRejected says that the choice of the node of the last attempt was taken back.
+	NodeRejected bool
 }
 
 // NewExecutor returns an executor for [Executor.Start].
@@ -157,7 +157,7 @@ func (o *Executor) Do(t Task) (State, error) {
 		op = &operation{key: t.Key, about: t.About, uncertain: t.Inherited}
 		o.all[t.Key] = op
 	}
-	op.running, op.dropped, op.takenBack = true, false, false
+	op.running, op.dropped, op.nodeRejected = true, false, false
 	op.tried = append(op.tried, t.On)
 	o.Activity.Add(1)
 	o.running.Go(func() { o.finish(op, o.attempt(op, t), forget) })
@@ -259,8 +259,8 @@ func (o *Executor) wake(op *operation) {
 	o.Again(op.about)
 }
 
-// Hurry ends the pause of the operation of a key, if it waits.
-func (o *Executor) Hurry(key string) {
+// RetryNow ends the pause of an operation that waits.
+func (o *Executor) RetryNow(key string) {
 	o.mu.Lock()
 	op := o.all[key]
 	o.mu.Unlock()
@@ -313,11 +313,11 @@ func (o *Executor) Status(key string) Status {
 	case op == nil:
 		return Status{State: Failed, MayBegin: true}
 	case op.done:
-		return Status{State: Done, TakenBack: op.takenBack}
+		return Status{State: Done, NodeRejected: op.nodeRejected}
 	case op.running:
-		return Status{State: Running, Err: op.slow, Failure: op.err, TakenBack: op.takenBack}
+		return Status{State: Running, Err: op.slow, Failure: op.err, NodeRejected: op.nodeRejected}
 	}
-	now := Status{State: Failed, Failure: op.err, Certain: !op.uncertain, TakenBack: op.takenBack}
+	now := Status{State: Failed, Failure: op.err, Certain: !op.uncertain, NodeRejected: op.nodeRejected}
 	if now.MayBegin = op.waiting == nil; !now.MayBegin {
 		now.Err = op.err
 	}
@@ -333,13 +333,13 @@ func (o *Executor) GiveUp(key string) {
 	}
 }
 
-// TakeBack notes that the choice of the node of the last attempt was taken back, which
-// is done but once for each ([Status].TakenBack).
-func (o *Executor) TakeBack(key string) {
+// RejectNode notes that the node of the last attempt was rejected: the claim's annotation of
+// the selected node was removed. It is done once for each attempt ([Status].NodeRejected).
+func (o *Executor) RejectNode(key string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if op := o.all[key]; op != nil && !op.running {
-		op.takenBack = true
+		op.nodeRejected = true
 	}
 }
 

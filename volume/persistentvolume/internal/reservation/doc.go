@@ -25,14 +25,14 @@
 //	                       │                   └── Forget: it is given back ───────▶ ended
 //	                       └ no ──▶ asked in vain, and enqueued again ◀── once it has ended
 //
-// An entry that nobody could take is not lost: whoever asked in vain is enqueued again when
-// the thing is free. Only a writer can wait for its turn, and turns are in order.
+// A refused request is not lost: its object is enqueued again when the resource is free.
+// Only a writer can wait for its turn, and turns are in order.
 //
 // # Offers
 //
 // A free volume is offered to the claim that has waited longest ([Table.Offer]). An offer
-// has nothing: the first claim that reserves the volume gets it. It is remembered, so that
-// what a claim does not take goes to the next one ([Table.GiveBack]).
+// has nothing: the first claim that reserves the volume gets it. It is remembered, so that a
+// volume which the claim does not take goes to the next one ([Table.Release]).
 //
 // # What is not here
 //

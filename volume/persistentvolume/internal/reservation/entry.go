@@ -37,8 +37,8 @@ const (
 	use                  // of a claim's name
 )
 
-// slot is one thing of one volume or claim.
-type slot struct {
+// resource is one thing of one volume or claim.
+type resource struct {
 	of     thing
 	volume string
 	claim  index.ClaimID
@@ -53,14 +53,14 @@ type Pod struct {
 // Entry says who has something now. It is made by a [Table] and never changed; its methods
 // may be called from several goroutines, and the first that ends it counts.
 type Entry struct {
-	kind   Kind
-	claim  index.ClaimID
-	pod    Pod
-	name   string               // the volume's
-	volume *v1.PersistentVolume // of Assumed
-	table  *Table
-	slots  []slot
-	turn   chan struct{} // closed when it is no longer waited for; nil: it was not
+	kind      Kind
+	claim     index.ClaimID
+	pod       Pod
+	name      string               // the volume's
+	volume    *v1.PersistentVolume // of Assumed
+	table     *Table
+	resources []resource
+	turn      chan struct{} // closed when it is no longer waited for; nil: it was not
 }
 
 // Kind returns why the entry has something.
@@ -121,7 +121,7 @@ func (e *Entry) Forget() {
 	switch {
 	case !had:
 	case e.kind == Assumed:
-		t.GiveBack(e.name, e.claim.NamespacedName)
+		t.Release(e.name, e.claim.NamespacedName)
 	case e.kind == Removing:
 		t.enqueueClaimsOf(e.name)
 	}

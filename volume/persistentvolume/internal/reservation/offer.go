@@ -28,8 +28,8 @@ func (t *Table) Offer(volumeName string) bool {
 	return ok
 }
 
-// Offered returns the volumes that a claim was offered, once: it is synced now. What it does
-// not take is to be given back.
+// Offered returns the volumes that a claim was offered, once: it is synced now. The caller
+// releases the volumes that the claim does not take ([Table.Release]).
 func (t *Table) Offered(claim types.NamespacedName) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -39,10 +39,10 @@ func (t *Table) Offered(claim types.NamespacedName) []string {
 	return volumes
 }
 
-// GiveBack is for a volume that was kept for a claim, or offered to it. If it was not taken,
-// the other claims that mean it may have it, then one that waits; for want of one the volume
-// is enqueued.
-func (t *Table) GiveBack(volumeName string, from types.NamespacedName) {
+// Release gives up a volume that was kept for a claim, or offered to it. If the claim did not
+// take it, the other claims that name it may have it, then one that waits. If none waits, the
+// volume is enqueued.
+func (t *Table) Release(volumeName string, from types.NamespacedName) {
 	pv, exists := t.Index.Volume(volumeName)
 	if !exists || pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID != "" {
 		return

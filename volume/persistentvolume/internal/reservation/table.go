@@ -37,12 +37,12 @@ type Table struct {
 	Config
 
 	mu      sync.Mutex
-	holders map[slot]*Entry
-	// lines are the entries that wait for a slot, in order.
-	lines map[slot][]*Entry
-	// asked are the objects that were refused a slot. With true the object is enqueued when
-	// the slot is free; with false only if the object has changed.
-	asked map[slot]map[volume.ObjectRef]bool
+	holders map[resource]*Entry
+	// lines are the entries that wait for a resource, in order.
+	lines map[resource][]*Entry
+	// asked are the objects that were refused a resource. With true the object is enqueued when
+	// the resource is free; with false only if the object has changed.
+	asked map[resource]map[volume.ObjectRef]bool
 	// offers are the volumes that claims were offered, until these are synced.
 	offers map[types.NamespacedName][]string
 }
@@ -51,9 +51,9 @@ type Table struct {
 func New(config Config) *Table {
 	return &Table{
 		Config:  config,
-		holders: make(map[slot]*Entry),
-		lines:   make(map[slot][]*Entry),
-		asked:   make(map[slot]map[volume.ObjectRef]bool),
+		holders: make(map[resource]*Entry),
+		lines:   make(map[resource][]*Entry),
+		asked:   make(map[resource]map[volume.ObjectRef]bool),
 		offers:  make(map[types.NamespacedName][]string),
 	}
 }
@@ -63,7 +63,7 @@ func New(config Config) *Table {
 func (t *Table) May(claim index.ClaimID, volumeName string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if holder := t.holders[slot{of: data, volume: volumeName}]; holder != nil && holder.claim != claim {
+	if holder := t.holders[resource{of: data, volume: volumeName}]; holder != nil && holder.claim != claim {
 		return fmt.Errorf("volume %q is kept for %v", volumeName, holder)
 	}
 	return nil
@@ -73,7 +73,7 @@ func (t *Table) May(claim index.ClaimID, volumeName string) error {
 func (t *Table) IsAssumed(volumeName string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	holder := t.holders[slot{of: data, volume: volumeName}]
+	holder := t.holders[resource{of: data, volume: volumeName}]
 	return holder != nil && holder.kind == Assumed
 }
 
@@ -82,7 +82,7 @@ func (t *Table) IsAssumed(volumeName string) bool {
 func (t *Table) Match(w index.Wanted) (*v1.PersistentVolume, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if holder := t.holders[slot{of: choice, claim: index.IDOf(w.Claim)}]; holder != nil && holder.kind == Assumed {
+	if holder := t.holders[resource{of: choice, claim: index.IDOf(w.Claim)}]; holder != nil && holder.kind == Assumed {
 		return holder.volume, nil
 	}
 	return t.Index.Match(w)
@@ -93,7 +93,7 @@ func (t *Table) Match(w index.Wanted) (*v1.PersistentVolume, error) {
 // matches [index.ErrReserved], and the claim is enqueued when the first has ended.
 func (t *Table) Reserve(w index.Wanted) (*Entry, error) {
 	id := index.IDOf(w.Claim)
-	chosen := slot{of: choice, claim: id}
+	chosen := resource{of: choice, claim: id}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.holders[chosen] != nil {
@@ -103,7 +103,7 @@ func (t *Table) Reserve(w index.Wanted) (*Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Entry{kind: Assumed, claim: id, name: pv.Name, volume: pv, table: t, slots: []slot{chosen, {of: data, volume: pv.Name}}}
+	e := &Entry{kind: Assumed, claim: id, name: pv.Name, volume: pv, table: t, resources: []resource{chosen, {of: data, volume: pv.Name}}}
 	t.begin(e)
 	return e, nil
 }
@@ -111,17 +111,17 @@ func (t *Table) Reserve(w index.Wanted) (*Entry, error) {
 // ReserveProvisioning keeps a claim for a placement that has storage made for it. The error
 // is as of [Table.Reserve].
 func (t *Table) ReserveProvisioning(claim index.ClaimID) (*Entry, error) {
-	e := &Entry{kind: Provisioning, claim: claim, table: t, slots: []slot{{of: choice, claim: claim}}}
+	e := &Entry{kind: Provisioning, claim: claim, table: t, resources: []resource{{of: choice, claim: claim}}}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.inTheWay(e) != nil {
-		return nil, t.reserved(e.slots[0])
+		return nil, t.reserved(e.resources[0])
 	}
 	t.begin(e)
 	return e, nil
 }
 
-func (t *Table) reserved(chosen slot) error {
+func (t *Table) reserved(chosen resource) error {
 	t.ask(chosen, pvapi.ClaimRef(chosen.claim.NamespacedName), true)
 	return &index.UnboundError{Claim: chosen.claim.NamespacedName, Err: index.ErrReserved}
 }
@@ -130,7 +130,7 @@ func (t *Table) reserved(chosen slot) error {
 // another pod stays, and is returned instead.
 func (t *Table) ReserveForPod(claim types.NamespacedName, pod Pod) (e, other *Entry) {
 	id := index.ClaimID{NamespacedName: claim}
-	e = &Entry{kind: ForPod, claim: id, pod: pod, table: t, slots: []slot{{of: use, claim: id}}}
+	e = &Entry{kind: ForPod, claim: id, pod: pod, table: t, resources: []resource{{of: use, claim: id}}}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if other = t.inTheWay(e); other != nil && other.pod != pod {
@@ -152,7 +152,7 @@ func (t *Table) ForgetPod(claim, pod types.NamespacedName) {
 
 func (t *Table) forgetPod(claim types.NamespacedName, is func(Pod) bool) {
 	t.mu.Lock()
-	kept := t.holders[slot{of: use, claim: index.ClaimID{NamespacedName: claim}}]
+	kept := t.holders[resource{of: use, claim: index.ClaimID{NamespacedName: claim}}]
 	t.mu.Unlock()
 	if kept != nil && is(kept.pod) {
 		kept.Forget()
@@ -170,7 +170,7 @@ func (t *Table) ReserveWriting(ctx context.Context, volumeName string) (*Entry, 
 		return e, nil
 	}
 	e.turn = make(chan struct{})
-	t.lines[e.slots[0]] = append(t.lines[e.slots[0]], e)
+	t.lines[e.resources[0]] = append(t.lines[e.resources[0]], e)
 	t.mu.Unlock()
 	select {
 	case <-e.turn:
@@ -193,16 +193,16 @@ func (t *Table) TryReading(volumeName string) (*Entry, bool) {
 }
 
 func (t *Table) writing(volumeName string) *Entry {
-	return &Entry{kind: Writing, name: volumeName, table: t, slots: []slot{{of: object, volume: volumeName}}}
+	return &Entry{kind: Writing, name: volumeName, table: t, resources: []resource{{of: object, volume: volumeName}}}
 }
 
 // ReserveStorage keeps a volume's storage for an operation; one that removes it keeps also
 // its data from all claims. If it is not free, the object that the operation is about is
 // enqueued when it is.
 func (t *Table) ReserveStorage(volumeName string, removes bool, about volume.ObjectRef) (*Entry, bool) {
-	e := &Entry{kind: Making, name: volumeName, table: t, slots: []slot{{of: storage, volume: volumeName}}}
+	e := &Entry{kind: Making, name: volumeName, table: t, resources: []resource{{of: storage, volume: volumeName}}}
 	if removes {
-		e.kind, e.slots = Removing, append(e.slots, slot{of: data, volume: volumeName})
+		e.kind, e.resources = Removing, append(e.resources, resource{of: data, volume: volumeName})
 	}
 	return t.try(e, about, true)
 }
@@ -210,7 +210,7 @@ func (t *Table) ReserveStorage(volumeName string, removes bool, about volume.Obj
 func (t *Table) try(e *Entry, about volume.ObjectRef, anyway bool) (*Entry, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, s := range e.slots {
+	for _, s := range e.resources {
 		if t.holders[s] != nil {
 			t.ask(s, about, anyway)
 			return nil, false
@@ -224,7 +224,7 @@ func (t *Table) try(e *Entry, about volume.ObjectRef, anyway bool) (*Entry, bool
 
 // inTheWay returns an entry that has what another one is to have.
 func (t *Table) inTheWay(e *Entry) *Entry {
-	for _, s := range e.slots {
+	for _, s := range e.resources {
 		if holder := t.holders[s]; holder != nil {
 			return holder
 		}
@@ -233,10 +233,10 @@ func (t *Table) inTheWay(e *Entry) *Entry {
 }
 
 // has reports whether an entry has not ended.
-func (t *Table) has(e *Entry) bool { return t.holders[e.slots[0]] == e }
+func (t *Table) has(e *Entry) bool { return t.holders[e.resources[0]] == e }
 
 func (t *Table) begin(e *Entry) {
-	for _, s := range e.slots {
+	for _, s := range e.resources {
 		t.holders[s] = e
 		if s.of == data {
 			t.Index.Hold(s.volume, e.String())
@@ -244,7 +244,7 @@ func (t *Table) begin(e *Entry) {
 	}
 }
 
-func (t *Table) ask(s slot, about volume.ObjectRef, anyway bool) {
+func (t *Table) ask(s resource, about volume.ObjectRef, anyway bool) {
 	if t.asked[s] == nil {
 		t.asked[s] = make(map[volume.ObjectRef]bool)
 	}
@@ -260,7 +260,7 @@ type asker struct {
 // end takes from an entry all that it has, or its place in a line, and returns who asked
 // for that in vain.
 func (t *Table) end(e *Entry) (asked []asker) {
-	for _, s := range e.slots {
+	for _, s := range e.resources {
 		if t.holders[s] != e {
 			t.setLine(s, slices.DeleteFunc(t.lines[s], func(waits *Entry) bool { return waits == e }))
 			continue
@@ -283,7 +283,7 @@ func (t *Table) end(e *Entry) (asked []asker) {
 	return asked
 }
 
-func (t *Table) setLine(s slot, line []*Entry) {
+func (t *Table) setLine(s resource, line []*Entry) {
 	if len(line) == 0 {
 		delete(t.lines, s)
 		return
