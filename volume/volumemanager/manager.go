@@ -24,6 +24,7 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 	"github.com/podvol/podvol/volume/volumemanager/internal/lifecycle"
 	"github.com/podvol/podvol/volume/volumemanager/internal/mountwatch"
+	"github.com/podvol/podvol/volume/volumemanager/internal/podevents"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
@@ -92,7 +93,7 @@ func (m *Manager) addSteps() {
 		admission: &admission{entries: m.entries, actual: m.actual, status: m.status, host: m.host, needs: needs}, needs: needs,
 		host: m.host, plugins: m.plugins, records: m.records, podDirs: m.podDirs, containers: m.containers,
 		blocks:  blockmap.Mapper{Mounter: m.host.Mounter, Holder: config.DeviceHolder, KeepRoot: m.life.KeepRoot},
-		objects: config.Objects, trustBundles: config.TrustBundles, events: config.Events, setUpTimeout: config.SetUpTimeout, log: m.log,
+		objects: config.Objects, trustBundles: config.TrustBundles, events: podevents.Teller{Sink: config.Events, Plugins: m.plugins}, setUpTimeout: config.SetUpTimeout, log: m.log,
 	}
 	m.reconciler = &reconciler{entries: m.entries, desired: m.desired, actual: m.actual, status: m.status, life: m.life,
 		executor: m.executor, containers: config.Containers}

@@ -2,6 +2,7 @@ package volumemanager
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -9,7 +10,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/internal/podspec"
 	"github.com/podvol/podvol/volume/mountrecord"
@@ -17,6 +20,7 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager/internal/blockmap"
 	"github.com/podvol/podvol/volume/volumemanager/internal/dependencies"
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
+	"github.com/podvol/podvol/volume/volumemanager/internal/podevents"
 	"github.com/podvol/podvol/volume/volumemanager/internal/progress"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 	"github.com/podvol/podvol/volume/volumesource"
@@ -38,11 +42,11 @@ type operationExecutor struct {
 	podDirs    *rootdir.PodDirs
 	containers *containermounts.Binder
 	blocks     blockmap.Mapper
+	events     podevents.Teller
 	log        *slog.Logger
 	// the others are [Config]'s
 	objects      objects.Source
 	trustBundles volume.TrustBundleGetter
-	events       volume.EventSink
 	setUpTimeout time.Duration
 }
 
@@ -77,7 +81,7 @@ func (o *operationExecutor) setUp(ctx context.Context, s *podVolume, w attempt) 
 	waits := progress.NewPatience(ctx, o.setUpTimeout)
 	defer waits.End()
 	u := &setUp{of: s, pod: w.pod, record: &mountrecord.Record{PodUID: w.pod.UID, Pod: podspec.Name(w.pod), NodeName: o.host.NodeName, Volumes: w.names}}
-	u.progress = progress.Begin(progress.Config{Pod: u.pod, Volumes: w.names, Events: o.events, Patience: waits,
+	u.progress = progress.Begin(progress.Config{Pod: u.pod, Volumes: w.names, Events: o.events.Sink, Patience: waits,
 		Show: func(now volume.Progress) { o.showProgress(s, &now) }})
 	defer o.endProgress(s, u.progress)
 	err := o.trySetUp(waits, u)
@@ -86,10 +90,19 @@ func (o *operationExecutor) setUp(ctx context.Context, s *podVolume, w attempt) 
 		return nil
 	}
 	if ctx.Err() == nil { // else it was given up: the pod was deleted, or the manager ends
-		o.event(u, err)
+		o.tellFailure(u, err)
 	}
 	o.undoSetUp(ctx, u)
 	return err
+}
+
+// tellFailure tells the pod of a failure. A volume that waits for its claim or its
+// attachment has not failed.
+func (o *operationExecutor) tellFailure(u *setUp, err error) {
+	if _, waits := errors.AsType[*AttachmentError](err); waits || errors.Is(err, claimbinding.ErrUnbound) {
+		return
+	}
+	o.events.Failed(u.pod, u.record, u.mapping != nil, err)
 }
 
 // showProgress makes what a plugin says part of the volume's rows.
@@ -298,8 +311,7 @@ func (o *operationExecutor) confirm(u *setUp, start time.Time) error {
 		return nil
 	}
 	if known == nil {
-		o.adviseGroups(u)
-		o.tellShortfalls(u)
+		o.events.FirstSetUp(u.pod, u.record, o.keepsGroups(u))
 	}
 	now := time.Now()
 	c := &mountrecord.Confirmation{At: now, Took: now.Sub(start), MountPoint: mounted, Device: mapped}
@@ -320,4 +332,10 @@ func (o *operationExecutor) confirm(u *setUp, start time.Time) error {
 	}
 	o.actual.set(u.of, actualVolume{key: u.key, record: &confirmed, digest: digest, source: u.source, device: is.device})
 	return nil
+}
+
+// keepsGroups reports whether the files of a file system below the root are not given to
+// the pod's fsGroup. Of one outside, a hostPath, no pod expects that.
+func (o *operationExecutor) keepsGroups(u *setUp) bool {
+	return u.mapping == nil && !u.mounter.GetAttributes().Managed && pathin.Strictly(rootdir.PodsDir(o.host.RootDir), u.record.Path)
 }
