@@ -5,7 +5,7 @@
 //	csidriver --socket /run/csi.sock --dir /var/lib/csidriver
 //	csidriver --socket /run/csi.sock --dir /var/lib/csidriver --disk loop
 //
-// A volume that nobody has created is made with its first use, so that a PersistentVolume
+// A volume that was not created is made with its first use, so that a PersistentVolume
 // can have any volumeHandle. With --log each call is printed, without secrets. The
 // program ends with SIGTERM or SIGINT. Mounts and volumes stay.
 //

@@ -25,7 +25,7 @@ func pvDeleteCommand(s streams) *cobra.Command {
 			"declares, or discovery finds, is made anew, for any claim that it fits: that this\n" +
 			"may see what the last one has left must be confirmed with --yes.\n\n" +
 			"--keep-data deletes only the PersistentVolume, such as one whose storage cannot\n" +
-			"be deleted because its server is no more. Nobody deletes the data then; that must\n" +
+			"be deleted because its server is no more. The data stays undeleted; that must\n" +
 			"be confirmed with --yes.\n\n" +
 			"Exit code: 0 when all that was to go has gone, else 1; 2 for a wrong command line.",
 		Example: "  podvol pv delete nfs211 --dry-run\n" +
@@ -71,8 +71,8 @@ func deletePVs(ctx context.Context, s streams, o changeOptions, keep keepOptions
 	return errors.Join(append(missing, d.run(ctx))...)
 }
 
-// confirmSeen makes sure that whoever deletes volumes which something may offer
-// again, with what a claim has left in them, knows that.
+// confirmSeen makes the user confirm the deletion of a volume that may be offered again
+// with the data of its last claim.
 func (d *deletion) confirmSeen(sure bool) error {
 	for _, pv := range d.volumes {
 		if !showsDataAgain(pv, d.keepData) {

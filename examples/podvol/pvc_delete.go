@@ -216,7 +216,7 @@ var errNothingBegun = errors.New("nothing was begun")
 // follows, for these objects only.
 func (o changeOptions) change(ctx context.Context, s streams, only map[volume.ObjectRef]bool, events persistentvolume.EventRecorder, f func(*embedded.Cluster) error) (err error) {
 	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	// Whoever has the root directory may mount; nobody does meanwhile.
+	// Only the owner of the root directory may mount: no other process does meanwhile.
 	config := standalone.NodeConfig{RootDir: o.rootDir, NodeName: o.nodeName, Objects: objects.NewStore(), Logger: log}
 	node, err := standalone.StartNode(ctx, config)
 	if errors.Is(err, volumemanager.ErrRootBusy) {

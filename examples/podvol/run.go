@@ -219,8 +219,7 @@ func besides(err, known error) error {
 	return errors.Join(others...)
 }
 
-// deleteEphemeral deletes the claims of the pod's ephemeral volumes that nobody
-// uses.
+// deleteEphemeral deletes the unused claims of the pod's ephemeral volumes.
 func (j *job) deleteEphemeral(ctx context.Context, o runOptions, deleted, kept io.Writer) error {
 	return ephemeralClaims{
 		options: changeOptions{rootDir: o.rootDir, nodeName: j.set.NodeName, volumeDirs: o.volumes, timeout: o.timeout},

@@ -37,9 +37,9 @@ func (a *again) add(flags *pflag.FlagSet) {
 	_ = flags.MarkHidden(missingIDsFlag)
 }
 
-// becomeMounter makes sure that volumes can be mounted. Whoever may not, is
-// started again in a user namespace; then it returns false, and how that ended:
-// nil, or an *exitError. args are the arguments for that.
+// becomeMounter makes sure that volumes can be mounted. A user who may not mount is
+// given a user namespace: podvol starts itself again there. Then becomeMounter returns
+// false, and the outcome of that: nil, or an *exitError. args are the arguments for that.
 func becomeMounter(ctx context.Context, s streams, a again, args func() []string) (bool, error) {
 	err := mayMount()
 	switch {

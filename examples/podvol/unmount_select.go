@@ -157,7 +157,7 @@ func (s *selection) ofNode() string {
 	return " of node " + s.nodeName
 }
 
-// tellMounted says what is left for whoever did not find what he asked for.
+// tellMounted prints the pods that are still mounted, for a user whose pod was not found.
 func tellMounted(w io.Writer, rootDir string, left []volumemanager.VolumeStatus) {
 	var pods []string
 	for _, v := range left {

@@ -1,6 +1,6 @@
 // Package propagation tells whether mounts that this process makes can be seen on the
-// host: an agent in a container mounts for nobody where its root directory is a volume
-// without mount propagation.
+// host. The mounts of an agent in a container stay hidden there if its root directory is a
+// volume without mount propagation.
 //
 // [Check] judges a directory by the mount that holds it:
 //

@@ -9,8 +9,8 @@
 //	ca.crt -> ..data/ca.crt            a link for each top-level name
 //
 // An update writes a whole new version beside the current one and then
-// replaces ..data by one rename. Whoever opens a file sees one version of it;
-// whoever opens ..data as a directory sees one version of all files for as
+// replaces ..data by one rename. A process that opens a file sees one version of it.
+// A process that opens ..data as a directory sees one version of all files for as
 // long as it stays open, since the version before the current one is kept
 // until the next one is in place. Links for names that go are removed before the
 // rename and links for new names made after it, so that none ever dangles.

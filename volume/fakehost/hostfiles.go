@@ -20,7 +20,7 @@ func (r hostFilesRole) Stat(ctx context.Context, path string) (fs.FileInfo, erro
 func (r hostFilesRole) MakeDir(ctx context.Context, path string, perm fs.FileMode) error {
 	return r.host.faults.Do(ctx, RoleCall{Method: "MakeDir", Name: path}, func() error {
 		if info, err := os.Stat(path); err == nil && info.IsDir() {
-			return nil // whose mode is somebody's choice
+			return nil // its mode is kept
 		}
 		// The mask of the process may take bits away.
 		return errors.Join(os.MkdirAll(path, perm), os.Chmod(path, perm))

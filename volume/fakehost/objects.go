@@ -14,11 +14,11 @@ import (
 )
 
 // objectMap holds the objects that roles return, by reference, each beside a
-// copy that nobody else sees.
+// private copy.
 type objectMap struct {
 	mu    sync.Mutex
 	byRef map[volume.ObjectRef]object
-	past  []object // replaced or deleted, still somebody's
+	past  []object // replaced or deleted, may still be in a caller's hands
 }
 
 type object struct{ lent, pristine runtime.Object }

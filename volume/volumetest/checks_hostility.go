@@ -13,8 +13,7 @@ import (
 	"github.com/podvol/podvol/volume/volumetest/internal/tree"
 )
 
-// hostilityChecks are about names and links that somebody means ill with, and
-// about secrets.
+// hostilityChecks are about hostile names and links, and about secrets.
 func hostilityChecks() []check {
 	return []check{
 		{
@@ -127,7 +126,7 @@ func checkOddNames(k *kit, c Case) {
 	}
 }
 
-// outside makes a directory of somebody else's.
+// outside makes a directory of another owner.
 func (k *kit) outside() string {
 	k.Helper()
 	dir := tree.New(k)
@@ -149,8 +148,8 @@ func (n *Node) allMounts(k *kit) []mount.Entry {
 	return entries
 }
 
-// assertUntouchedOutside fails if anything changed in a directory of somebody
-// else's, or is mounted there.
+// assertUntouchedOutside fails if anything changed in a directory of another
+// owner, or is mounted there.
 func (n *Node) assertUntouchedOutside(k *kit, dir string, before map[string]string) {
 	k.Helper()
 	for _, e := range n.allMounts(k) {

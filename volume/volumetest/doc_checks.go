@@ -80,7 +80,7 @@
 //   - provision/several-claims: Several claims are provisioned and deleted at once; each has storage of its own, and the deletion of one leaves the others. (of every ProvisionableVolumePlugin)
 //   - delete/provisioned: Delete deletes what Provision has made and nothing beside it; deleting what is gone, also by a new process, succeeds and deletes nothing. (of every DeletableVolumePlugin and ProvisionableVolumePlugin)
 //   - delete/released: Delete deletes nothing where the host's ReleaseVerifier says that the data must not be destroyed, and keeps its reason. (of every DeletableVolumePlugin and ProvisionableVolumePlugin)
-//   - delete/given: Delete of a volume that somebody else has made either refuses it, which leaves all its data, or deletes it; it never touches anything outside, and may be repeated. (of every DeletableVolumePlugin)
+//   - delete/given: Delete of a volume that another provisioner has made either refuses it, which leaves all its data, or deletes it; it never touches anything outside, and may be repeated. (of every DeletableVolumePlugin)
 //   - delete/faults: Whichever call fails during Delete, the error keeps its cause, and another Delete deletes the rest, nothing of others, and leaves no mount. (of every DeletableVolumePlugin and ProvisionableVolumePlugin)
 //   - delete/crash: At whichever call the process dies during Delete, Delete of a new process deletes the rest, nothing of others, and leaves no mount. (of every DeletableVolumePlugin and ProvisionableVolumePlugin)
 //   - delete/cancel: When the context ends before Delete, during it or while calls hang, it returns half a minute later at the latest with the cause, and another Delete deletes the rest. (of every DeletableVolumePlugin and ProvisionableVolumePlugin)

@@ -225,8 +225,7 @@ func (s *shelf) candidates(q *query, places []mark) []*ordered {
 	return lists
 }
 
-// places returns the marks of which each volume has one that can be reached
-// from the query's node.
+// places returns marks. A volume that the query's node can reach has one of them.
 func (s *shelf) places(q *query) []mark {
 	if q.NodeName == "" {
 		return []mark{{kind: anywhere}, {kind: pinned}}
@@ -241,7 +240,7 @@ func (s *shelf) places(q *query) []mark {
 	return places
 }
 
-// nodeValue returns what the query's node has for a key, by the rules of
+// nodeValue returns the value of the query's node for a key, by the rules of
 // [claimbinding.MatchesNode].
 func (q *query) nodeValue(key mark) (string, bool) {
 	if key.kind == atName {
@@ -254,8 +253,8 @@ func (q *query) nodeValue(key mark) (string, bool) {
 	return value, ok
 }
 
-// requiredMarks returns the marks of which each volume has one that meets a
-// requirement, each once; none where every volume may.
+// requiredMarks returns marks, each once. A volume that meets the requirement has one
+// of them. No marks: every volume may meet it.
 func requiredMarks(r *labels.Requirement) (marks []mark) {
 	switch r.Operator() {
 	case selection.In, selection.Equals, selection.DoubleEquals:

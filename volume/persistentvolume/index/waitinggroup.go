@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// groupKey is what claims of one shelf have in common that differ, if at all, in
-// what they request.
+// groupKey has the requirements of a claim, without its requested size. Claims of one
+// shelf with equal keys are in one group.
 type groupKey struct {
 	accessModes, selector string
 	node, nodeLabels      string
@@ -26,7 +26,7 @@ func groupKeyOf(q *query) groupKey {
 	return key
 }
 
-// soughtMark is a mark that every volume has that the claim can have.
+// soughtMark is a mark of every volume that fits the claim.
 func soughtMark(q *query) mark {
 	for i := range q.requirements {
 		if marks := requiredMarks(&q.requirements[i]); len(marks) == 1 {
@@ -36,8 +36,7 @@ func soughtMark(q *query) mark {
 	return mark{kind: anyLabels}
 }
 
-// waitingGroup holds claims that could have the same free volumes, if these are
-// large enough. It finds the first claim that requests no more than a size. It is
+// waitingGroup holds claims that fit the same free volumes, except for the size. It finds the first claim that requests no more than a size. It is
 // a treap by request, then turn; each node knows the first turn below it.
 type waitingGroup struct {
 	like *query // any of them, also one that has left
@@ -60,8 +59,8 @@ func (g *waitingGroup) accepts(pv *v1.PersistentVolume) bool {
 	return q.rejectAccessModes(pv.Spec.AccessModes) == nil && q.selects(pv) && q.rejectNode(pv) == nil
 }
 
-// first returns the claim that has waited longest of those that request no more
-// than a size, or nil.
+// first returns the claim that has waited longest among the claims that request at
+// most a size, or nil.
 func (g *waitingGroup) first(most Size) (first *waitingClaim) {
 	for n := g.root; n != nil; {
 		if n.claim.query.request.Compare(most) > 0 {
@@ -96,7 +95,7 @@ func (g *waitingGroup) remove(claim *waitingClaim) {
 	g.root = merge(before, after)
 }
 
-// compare orders by request, then turn, which no two have in common.
+// compare orders by request, then by turn, which is unique.
 func (c *waitingClaim) compare(other *waitingClaim) int {
 	if by := c.query.request.Compare(other.query.request); by != 0 || c.turn == other.turn {
 		return by
@@ -120,7 +119,7 @@ func split(n *waitingNode, at *waitingClaim, with bool) (before, after *waitingN
 	return before, n.update()
 }
 
-// merge joins two, all of the first of which comes before the second.
+// merge joins two trees. All claims of the first come before all claims of the second.
 func merge(a, b *waitingNode) *waitingNode {
 	switch {
 	case a == nil:

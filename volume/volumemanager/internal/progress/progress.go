@@ -178,6 +178,6 @@ func (p *Patience) Err() error {
 	return err
 }
 
-// Value is that of the parent, or for [deadline.Of]. It is not that of inner: derived contexts
-// would find inner by it, and take its error.
+// Value returns the parent's value, also for [deadline.Of]. With the values of inner, a derived
+// context would find inner, and take its error.
 func (p *Patience) Value(key any) any { return p.parent.Value(key) }
