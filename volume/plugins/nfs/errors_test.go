@@ -21,7 +21,9 @@ func TestErrorsHaveNamesForUsers(t *testing.T) {
 	}
 	ast.Inspect(file, func(n ast.Node) bool {
 		if s, ok := n.(*ast.SelectorExpr); ok {
-			named = append(named, s.X.(*ast.Ident).Name+"."+s.Sel.Name)
+			if of, ok := s.X.(*ast.Ident); ok {
+				named = append(named, of.Name+"."+s.Sel.Name)
+			}
 		}
 		return true
 	})
