@@ -27,6 +27,18 @@ type Error struct {
 	Err error
 }
 
+// About returns a copy of e with the cause err. If err is itself an [*Error], which names
+// the volume by its spec, the copy takes its operation and its cause. One that err wraps,
+// or joins with others, does not count: what is around it would be lost.
+func (e *Error) About(err error) *Error {
+	named := *e
+	named.Err = err
+	if own, ok := errors.AsType[*Error](err); ok && error(own) == err {
+		named.Op, named.Err = own.Op, own.Err
+	}
+	return &named
+}
+
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Op)

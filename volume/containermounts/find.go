@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/podstate"
 )
@@ -71,7 +70,7 @@ func (v mountedVolume) subPaths() SubPaths {
 // failed names the volume as the pod does. An error that names it by its spec says
 // which call has failed.
 func (v mountedVolume) failed(err error) error {
-	return podmount.Named(volume.Error{Op: "ContainerMounts", Plugin: v.record.Plugin, Volume: v.name, Pod: v.record.Pod, PodUID: v.record.PodUID}, err)
+	return (&volume.Error{Op: "ContainerMounts", Plugin: v.record.Plugin, Volume: v.name, Pod: v.record.Pod, PodUID: v.record.PodUID}).About(err)
 }
 
 func podName(pod *v1.Pod) types.NamespacedName {

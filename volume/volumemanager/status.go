@@ -12,7 +12,6 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 	"github.com/podvol/podvol/volume/volumesource"
@@ -287,5 +286,5 @@ func wrap(r *mountrecord.Record, volumeName, op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return podmount.Named(volume.Error{Op: op, Plugin: r.Plugin, Volume: volumeName, Pod: r.Pod, PodUID: r.PodUID}, err)
+	return (&volume.Error{Op: op, Plugin: r.Plugin, Volume: volumeName, Pod: r.Pod, PodUID: r.PodUID}).About(err)
 }

@@ -88,16 +88,6 @@ func RemoveDir(dir string) error {
 	return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
 }
 
-// Named returns e with the cause err. If err is an error of package volume itself, which
-// names the volume by its spec, e takes the operation and the cause of that.
-func Named(e volume.Error, err error) *volume.Error {
-	e.Err = err
-	if own, ok := outermost(err); ok {
-		e.Op, e.Err = own.Op, own.Err
-	}
-	return &e
-}
-
 // outermost returns err if it is an error of package volume. One that err wraps, or joins
 // with others, does not count: what is around it would be lost.
 func outermost(err error) (*volume.Error, bool) {

@@ -9,7 +9,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/internal/podspec"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/podcheck"
@@ -55,7 +54,7 @@ func (t Teller) Failed(pod *v1.Pod, record *mountrecord.Record, block bool, err 
 	}
 	reason, step := failedStep(err, block)
 	for _, name := range record.Volumes {
-		err := podmount.Named(volume.Error{Op: "SetUp", Plugin: record.Plugin, Volume: name, Pod: record.Pod, PodUID: record.PodUID}, err)
+		err := (&volume.Error{Op: "SetUp", Plugin: record.Plugin, Volume: name, Pod: record.Pod, PodUID: record.PodUID}).About(err)
 		t.Sink.Event(pod, v1.EventTypeWarning, reason,
 			fmt.Sprintf("%s failed for volume %q : %v", step, cmp.Or(record.Spec().Name(), name), err))
 	}
