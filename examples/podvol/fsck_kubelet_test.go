@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/testenv/mounttest"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/util/testenv/testtool"
@@ -176,6 +177,6 @@ func TestFsckTakesNoLock(t *testing.T) {
 	f, err := os.Open(lock)
 	testtool.Must(t, err)
 	defer f.Close()
-	testtool.Must(t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
+	testtool.Must(t, eintr.Do(func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX) }))
 	mustPodvol(t, exitOK, "fsck", "--root-dir", root)
 }

@@ -313,7 +313,7 @@ func TestNoLinkAtTheDevicesPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	pod := blockPod("web", "a")
-	if _, err := manager.SetUpPod(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "no link") {
+	if _, err := manager.SetUpPod(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "not a link") {
 		t.Errorf("SetUpPod = %v", err)
 	}
 	if err := manager.TearDownPod(t.Context(), pod.UID); err == nil || !strings.Contains(err.Error(), "no link") {
