@@ -62,7 +62,7 @@ func TestDeletionIsRehearsedByTheSameRules(t *testing.T) {
 		}
 	}
 	_, errOut := mustPodvol(t, exitFailed, "pv", "delete", "external", "--dry-run", "--root-dir", root)
-	if !strings.Contains(errOut, "that of PersistentVolumeClaim shop/data; delete that first") {
+	if !strings.Contains(errOut, "belongs to PersistentVolumeClaim shop/data; delete that first") {
 		t.Errorf("stderr %q", errOut)
 	}
 }

@@ -79,7 +79,7 @@ func TestClaimsAreDeletedByHand(t *testing.T) {
 			}
 		}
 		at(exitOK, "unmount", "--all")
-		if _, errOut := at(exitFailed, "pv", "delete", "kept"); !strings.Contains(errOut, "that of PersistentVolumeClaim shop/static; delete that first") {
+		if _, errOut := at(exitFailed, "pv", "delete", "kept"); !strings.Contains(errOut, "belongs to PersistentVolumeClaim shop/static; delete that first") {
 			t.Errorf("stderr: %s", errOut)
 		}
 

@@ -3,6 +3,7 @@ package criruntime
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -27,7 +28,8 @@ func (r *Runtime) messageFile(pod types.UID, container string, attempt int32) st
 	return filepath.Join(r.podDir(pod), container, fmt.Sprintf("%d.message", attempt))
 }
 
-func (r *Runtime) hostsFile(pod types.UID) string { return filepath.Join(r.podDir(pod), "etc-hosts") }
+// hostsFile has a name that no container has, whose directories lie beside it.
+func (r *Runtime) hostsFile(pod types.UID) string { return filepath.Join(r.podDir(pod), "etc_hosts") }
 
 // prepareFiles makes what a run of a container needs: a directory for its log, and an
 // empty file for its last words, which anybody in the container may write.
@@ -103,8 +105,20 @@ func (r *Runtime) writeHosts(pod *v1.Pod, ips []string) error {
 		fmt.Fprintf(&text, "%s\t%s\n", alias.IP, strings.Join(alias.Hostnames, "\t"))
 	}
 	file := r.hostsFile(pod.UID)
-	if old, err := os.ReadFile(file); err == nil && string(old) == text.String() {
+	if holds(file, text.String()) {
 		return nil
 	}
 	return os.WriteFile(file, []byte(text.String()), 0o644)
+}
+
+// holds reports whether a file has just this content. Containers write to the file, so
+// that it may have any size.
+func holds(file, content string) bool {
+	f, err := os.Open(file)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	is, err := io.ReadAll(io.LimitReader(f, int64(len(content))+1))
+	return err == nil && string(is) == content
 }

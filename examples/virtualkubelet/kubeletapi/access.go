@@ -2,6 +2,7 @@ package kubeletapi
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -14,7 +15,8 @@ import (
 // allowedFor is how long an answer of the API server is kept, as the kubelet does.
 const allowedFor = 5 * time.Minute
 
-// allowances are requests that the API server has allowed.
+// allowances are requests that the API server has allowed, each until some time after
+// it was asked.
 type allowances struct {
 	mu    sync.Mutex
 	until map[allowance]time.Time
@@ -45,22 +47,34 @@ func (s *Server) authorized(next http.Handler) http.Handler {
 			return
 		}
 		subject := r.TLS.PeerCertificates[0].Subject
-		asks := allowance{subject.CommonName, strings.Join(subject.Organization, "\n"), verbOf(r), subresourceOf(r.URL.Path)}
-		may := s.allowed.has(asks)
-		if !may {
-			var err error
-			if may, err = s.review(r.Context(), asks, subject.Organization); err != nil {
-				http.Error(w, "the API server does not say what you may do: "+err.Error(), http.StatusInternalServerError)
-				return
-			}
-		}
-		if !may {
-			http.Error(w, "user "+asks.user+" may not "+asks.verb+" nodes/"+asks.subresource, http.StatusForbidden)
+		if subject.CommonName == "" {
+			http.Error(w, "the client certificate names no user", http.StatusUnauthorized)
 			return
 		}
-		s.allowed.add(asks)
-		next.ServeHTTP(w, r)
+		asks := allowance{subject.CommonName, fmt.Sprintf("%q", subject.Organization), verbOf(r), subresourceOf(r.URL.Path)}
+		may, err := s.may(r.Context(), asks, subject.Organization)
+		switch {
+		case err != nil:
+			http.Error(w, "the API server does not say what you may do: "+err.Error(), http.StatusInternalServerError)
+		case !may:
+			http.Error(w, "user "+asks.user+" may not "+asks.verb+" nodes/"+asks.subresource, http.StatusForbidden)
+		default:
+			next.ServeHTTP(w, r)
+		}
 	})
+}
+
+// may asks the API server, unless it has allowed the same a short time ago. What is
+// asked often is asked anew as well: permissions are withdrawn.
+func (s *Server) may(ctx context.Context, asks allowance, groups []string) (bool, error) {
+	if s.allowed.has(asks) {
+		return true, nil
+	}
+	may, err := s.review(ctx, asks, groups)
+	if may {
+		s.allowed.add(asks)
+	}
+	return may, err
 }
 
 func (s *Server) review(ctx context.Context, asks allowance, groups []string) (bool, error) {

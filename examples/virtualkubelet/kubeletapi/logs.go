@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"os"
@@ -24,6 +25,9 @@ type logOptions struct {
 	since                        time.Time
 	stream                       string // stdout, stderr, or empty: both
 }
+
+// longest is a number of seconds that a [time.Duration] can hold, of about 290 years.
+const longest = math.MaxInt64 / time.Second
 
 func logOptionsOf(q url.Values) (o logOptions, err error) {
 	o.tail, o.most = -1, -1
@@ -46,7 +50,7 @@ func logOptionsOf(q url.Values) (o logOptions, err error) {
 	if q.Get("sinceSeconds") != "" {
 		var seconds int64
 		number("sinceSeconds", &seconds)
-		o.since = time.Now().Add(-time.Duration(seconds) * time.Second)
+		o.since = time.Now().Add(-min(time.Duration(seconds), longest) * time.Second)
 	}
 	if text := q.Get("sinceTime"); text != "" {
 		var bad error
@@ -116,13 +120,16 @@ func attemptOf(pod *v1.Pod, container string, previous bool) (int32, error) {
 }
 
 // copyLog copies a log in the format of CRI: each line has a time, a stream, F or P for
-// a whole or a partial line, and the text.
+// a whole or a partial line, and the text. It keeps one line in memory, however many
+// are asked for.
 func copyLog(ctx context.Context, to io.Writer, file *os.File, o logOptions, ended func() bool) error {
+	skip, err := beforeTail(ctx, file, o)
+	if err != nil {
+		return err
+	}
 	from := bufio.NewReader(file)
-	var kept []string // the last lines, while there may be more of them
-	begun, tailing := true, o.tail >= 0
-	pending := ""
-	for {
+	begun, pending := true, ""
+	for ctx.Err() == nil {
 		part, err := from.ReadString('\n')
 		pending += part
 		if err == nil {
@@ -131,11 +138,9 @@ func copyLog(ctx context.Context, to io.Writer, file *os.File, o logOptions, end
 			pending = ""
 			switch {
 			case line == "":
-			case tailing && o.tail > 0:
-				if kept = append(kept, line); int64(len(kept)) > o.tail {
-					kept = kept[1:]
-				}
-			case !tailing:
+			case skip > 0:
+				skip--
+			default:
 				if _, err := io.WriteString(to, line); err != nil {
 					return err
 				}
@@ -145,12 +150,7 @@ func copyLog(ctx context.Context, to io.Writer, file *os.File, o logOptions, end
 		if !errors.Is(err, io.EOF) {
 			return err
 		}
-		for _, line := range kept {
-			if _, err := io.WriteString(to, line); err != nil {
-				return err
-			}
-		}
-		kept, tailing = nil, false
+		skip = 0 // what follows is new
 		if !o.follow {
 			return nil
 		}
@@ -164,6 +164,30 @@ func copyLog(ctx context.Context, to io.Writer, file *os.File, o logOptions, end
 			return err
 		}
 	}
+	return context.Cause(ctx)
+}
+
+// beforeTail counts the lines that come before the last ones, if only these are asked
+// for. The file is at its begin afterwards.
+func beforeTail(ctx context.Context, file *os.File, o logOptions) (skip int64, err error) {
+	if o.tail < 0 {
+		return 0, nil
+	}
+	from, lines := bufio.NewReader(file), int64(0)
+	for ctx.Err() == nil {
+		line, err := from.ReadString('\n')
+		if errors.Is(err, io.EOF) {
+			_, err = file.Seek(0, io.SeekStart)
+			return max(0, lines-o.tail), err
+		}
+		if err != nil {
+			return 0, err
+		}
+		if show(line, o, true) != "" {
+			lines++
+		}
+	}
+	return 0, context.Cause(ctx)
 }
 
 func isPartial(line string) bool {

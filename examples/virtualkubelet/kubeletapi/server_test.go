@@ -115,11 +115,17 @@ func (n *node) ExecURL(_ context.Context, id string, command []string, s Streams
 	return n.stream + "/exec/token", nil
 }
 
-func (n *node) AttachURL(context.Context, string, Streams) (string, error) {
-	return "", errors.New("no attaching here")
+func (n *node) AttachURL(_ context.Context, id string, s Streams) (string, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.asked = append(n.asked, fmt.Sprintf("attach to %s with %+v", id, s))
+	return n.stream + "/attach/token", nil
 }
 
-func (n *node) PortForwardURL(context.Context, types.UID) (string, error) {
+func (n *node) PortForwardURL(_ context.Context, pod types.UID) (string, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.asked = append(n.asked, fmt.Sprintf("forward ports of %s", pod))
 	return n.stream + "/portforward/token", nil
 }
 
@@ -239,16 +245,19 @@ func TestLogs(t *testing.T) {
 	write("main-1.log", "2026-01-01T00:00:01.5Z stdout F one\n2026-01-01T00:00:02.5Z stderr F two\n2026-01-01T00:00:03.5Z stdout P thr\n2026-01-01T00:00:03.6Z stdout F ee\n")
 	c := client(a.user("apiserver"))
 	for query, want := range map[string]string{
-		"":                                "one\ntwo\nthree\n",
-		"?previous=true":                  "before\n",
-		"?tailLines=2":                    "three\n",
-		"?tailLines=3":                    "two\nthree\n",
-		"?tailLines=0":                    "",
-		"?limitBytes=5":                   "one\nt",
-		"?sinceTime=2026-01-01T00:00:02Z": "two\nthree\n",
-		"?sinceSeconds=1":                 "",
-		"?stream=Stderr":                  "two\n",
-		"?timestamps=true&tailLines=3":    "2026-01-01T00:00:02.5Z two\n2026-01-01T00:00:03.5Z three\n",
+		"":                                  "one\ntwo\nthree\n",
+		"?previous=true":                    "before\n",
+		"?tailLines=2":                      "three\n",
+		"?tailLines=3":                      "two\nthree\n",
+		"?tailLines=0":                      "",
+		"?limitBytes=5":                     "one\nt",
+		"?sinceTime=2026-01-01T00:00:02Z":   "two\nthree\n",
+		"?tailLines=9223372036854775807":    "one\ntwo\nthree\n",
+		"?tailLines=1&stream=Stdout":        "ee\n",
+		"?sinceSeconds=1":                   "",
+		"?sinceSeconds=9223372036854775807": "one\ntwo\nthree\n",
+		"?stream=Stderr":                    "two\n",
+		"?timestamps=true&tailLines=3":      "2026-01-01T00:00:02.5Z two\n2026-01-01T00:00:03.5Z three\n",
 	} {
 		if code, says := get(t, c, url+"/containerLogs/shop/web/main"+query); code != 200 || says != want {
 			t.Errorf("%q: %d, %q", query, code, says)
@@ -291,11 +300,54 @@ func TestLogIsFollowed(t *testing.T) {
 	}
 }
 
-// A session is handed on to the runtime with its protocol, both ways.
+// A session is handed on to the runtime with its protocol, both ways. A terminal has one
+// output; whether there is one is decided by the request of exec, and by the container
+// that is attached to.
 func TestSessionsAreHandedOn(t *testing.T) {
 	n, url, client, a := serve(t)
+	n.stream = streamServer(t)
+	n.pods[0].Spec.Containers = append(n.pods[0].Spec.Containers, v1.Container{Name: "shell", TTY: true})
+	status := n.pods[0].Status.ContainerStatuses[0]
+	status.Name, status.ContainerID = "shell", "containerd://def"
+	n.pods[0].Status.ContainerStatuses = append(n.pods[0].Status.ContainerStatuses, status)
+	for _, test := range []struct{ path, asked string }{
+		{"/exec/shop/web/main?command=ls&command=-l&output=1&error=1", `exec in abc of ["ls" "-l"] with {In:false Out:true Err:true TTY:false}`},
+		{"/exec/shop/web/main?command=sh&input=1&output=1&error=1&tty=1", `exec in abc of ["sh"] with {In:true Out:true Err:false TTY:true}`},
+		{"/attach/shop/web/main?output=1&error=1&tty=1", `attach to abc with {In:false Out:true Err:true TTY:false}`},
+		{"/attach/shop/web/shell?output=1&error=1", `attach to def with {In:false Out:true Err:false TTY:true}`},
+		{"/portForward/shop/web", "forward ports of uid-web"},
+	} {
+		n.asked = nil
+		if said := talk(t, client(a.user("apiserver")), url+test.path); said != "you said hello" {
+			t.Errorf("%s: %q", test.path, said)
+		}
+		if len(n.asked) != 1 || n.asked[0] != test.asked {
+			t.Errorf("%s asked: %q", test.path, n.asked)
+		}
+	}
+}
+
+// No session begins without the permission to change the container.
+func TestSessionsAreRefused(t *testing.T) {
+	n, url, client, a := serve(t)
+	n.stream = streamServer(t)
+	for _, path := range []string{"/exec/shop/web/main?command=ls&output=1", "/attach/shop/web/main?output=1", "/portForward/shop/web"} {
+		if said := talk(t, client(a.user("reader")), url+path); said != "403 Forbidden" {
+			t.Errorf("%s: %q", path, said)
+		}
+		if said := talk(t, client(a.user("")), url+path); said != "401 Unauthorized" {
+			t.Errorf("%s without a user's name: %q", path, said)
+		}
+	}
+	if len(n.asked) > 0 {
+		t.Errorf("the runtime was asked: %q", n.asked)
+	}
+}
+
+// streamServer is the runtime's: it repeats a line.
+func streamServer(t *testing.T) string {
 	stream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/exec/token" || r.URL.RawQuery != "" || r.Header.Get("X-Stream-Protocol-Version") != "v4.channel.k8s.io" {
+		if !strings.HasSuffix(r.URL.Path, "/token") || r.URL.RawQuery != "" || r.Header.Get("X-Stream-Protocol-Version") != "v4.channel.k8s.io" {
 			t.Errorf("the runtime was asked for %s with %v", r.URL, r.Header)
 		}
 		connection, both, err := w.(http.Hijacker).Hijack()
@@ -310,31 +362,33 @@ func TestSessionsAreHandedOn(t *testing.T) {
 		fmt.Fprintf(both, "you said %s", line)
 		both.Flush()
 	}))
-	defer stream.Close()
-	n.stream = stream.URL
-	request, err := http.NewRequest(http.MethodPost, url+"/exec/shop/web/main?command=ls&command=-l&output=1&error=1", nil)
+	t.Cleanup(stream.Close)
+	return stream.URL
+}
+
+// talk begins a session, says hello, and returns the answer, or the status of a refusal.
+func talk(t *testing.T, client *http.Client, url string) string {
+	t.Helper()
+	request, err := http.NewRequest(http.MethodPost, url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	request.Header = http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}, "X-Stream-Protocol-Version": {"v4.channel.k8s.io"}}
-	response, err := client(a.user("apiserver")).Do(request)
+	response, err := client.Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
 	both, ok := response.Body.(io.ReadWriter)
 	if response.StatusCode != http.StatusSwitchingProtocols || !ok {
-		t.Fatalf("answered with %s", response.Status)
+		return response.Status
 	}
 	if _, err := io.WriteString(both, "hello\n"); err != nil {
 		t.Fatal(err)
 	}
-	if said, err := io.ReadAll(both); err != nil || string(bytes.TrimSpace(said)) != "you said hello" {
-		t.Errorf("%q, %v", said, err)
+	said, err := io.ReadAll(both)
+	if err != nil {
+		t.Error(err)
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if want := `exec in abc of ["ls" "-l"] with {In:false Out:true Err:true TTY:false}`; len(n.asked) != 1 || n.asked[0] != want {
-		t.Errorf("asked: %q", n.asked)
-	}
+	return string(bytes.TrimSpace(said))
 }

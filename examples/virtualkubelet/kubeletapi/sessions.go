@@ -14,7 +14,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusNotFound)
 		return
 	}
-	to, err := s.Runtime.ExecURL(r.Context(), id, r.URL.Query()["command"], streamsOf(r))
+	to, err := s.Runtime.ExecURL(r.Context(), id, r.URL.Query()["command"], streamsOf(r, asks(r, "tty")))
 	handOn(w, r, to, err)
 }
 
@@ -24,9 +24,7 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusNotFound)
 		return
 	}
-	streams := streamsOf(r)
-	streams.TTY = hasTTY(pod, r.PathValue("container")) // which the container decides
-	to, err := s.Runtime.AttachURL(r.Context(), id, streams)
+	to, err := s.Runtime.AttachURL(r.Context(), id, streamsOf(r, hasTTY(pod, r.PathValue("container"))))
 	handOn(w, r, to, err)
 }
 
@@ -57,11 +55,16 @@ func (s *Server) running(r *http.Request) (*v1.Pod, string, error) {
 	return pod, id, nil
 }
 
-func streamsOf(r *http.Request) Streams {
-	asks := func(name string) bool { return r.URL.Query().Get(name) == "1" || r.URL.Query().Get(name) == "true" }
-	s := Streams{In: asks("input"), Out: asks("output"), Err: asks("error"), TTY: asks("tty")}
-	s.Err = s.Err && !s.TTY // a terminal has one output
-	return s
+// asks reports whether a request wants a stream.
+func asks(r *http.Request, name string) bool {
+	value := r.URL.Query().Get(name)
+	return value == "1" || value == "true"
+}
+
+// streamsOf returns what a request asks for. A terminal has one output. Whether an
+// attached container has one is decided by the container.
+func streamsOf(r *http.Request, tty bool) Streams {
+	return Streams{In: asks(r, "input"), Out: asks(r, "output"), Err: asks(r, "error") && !tty, TTY: tty}
 }
 
 func hasTTY(pod *v1.Pod, container string) bool {

@@ -74,7 +74,7 @@ func (r *run) terminate(ctx context.Context, own *int64) {
 	grace := func() (time.Duration, <-chan struct{}) {
 		left, changed := r.life.grace()
 		if own != nil {
-			left = max(0, time.Duration(*own)*time.Second-time.Since(begun))
+			left = max(0, secondsOf(*own)-time.Since(begun))
 		}
 		return left, changed
 	}

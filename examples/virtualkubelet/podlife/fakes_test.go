@@ -26,13 +26,20 @@ type world struct {
 	pods  *Pods
 	begun time.Time
 	// exec answers commands.
-	exec       func(command []string) (code int)
-	mountError error
+	exec func(command []string) (code int)
 	// onStart is told of each start.
 	onStart func(*fakeContainer)
 
-	mu     sync.Mutex
-	starts []*fakeContainer
+	mu         sync.Mutex
+	starts     []*fakeContainer
+	mountError error
+}
+
+// failMounts lets mounts fail from now on; nil: they succeed.
+func (w *world) failMounts(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mountError = err
 }
 
 // inVirtualTime runs a test in a world, which ends with it.
@@ -163,5 +170,7 @@ func (noVolumes) WaitForMounted(context.Context, types.UID) error   { return nil
 func (noVolumes) WaitForUnmounted(context.Context, types.UID) error { return nil }
 func (noVolumes) ExtraSupplementalGroups(types.UID) []int64         { return nil }
 func (v noVolumes) ContainerMounts(context.Context, types.UID, string, containermounts.Options) ([]containermounts.Mount, []containermounts.Device, error) {
+	v.world.mu.Lock()
+	defer v.world.mu.Unlock()
 	return nil, nil, v.world.mountError
 }

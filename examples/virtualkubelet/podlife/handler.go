@@ -29,7 +29,7 @@ func (r *run) hook(ctx context.Context, h *v1.LifecycleHandler) error {
 	case h.HTTPGet != nil:
 		return r.get(ctx, h.HTTPGet, "kube-lifecycle")
 	case h.Sleep != nil:
-		timer := time.NewTimer(time.Duration(h.Sleep.Seconds) * time.Second)
+		timer := time.NewTimer(secondsOf(h.Sleep.Seconds))
 		defer timer.Stop()
 		select {
 		case <-timer.C:

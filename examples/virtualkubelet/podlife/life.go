@@ -184,7 +184,7 @@ func (l *life) enforceDeadline() (stop func()) {
 	if seconds == nil {
 		return func() {}
 	}
-	due := pod.Status.StartTime.Add(time.Duration(*seconds) * time.Second)
+	due := pod.Status.StartTime.Add(secondsOf(*seconds))
 	timer := time.AfterFunc(time.Until(due), func() {
 		l.halt("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
 	})

@@ -175,7 +175,7 @@ func TestActiveDeadline(t *testing.T) {
 // word for a sub-path, which its users and tests look for.
 func TestMountsThatFail(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, w *world) {
-		w.mountError = errors.New("it leads out of its volume")
+		w.failMounts(errors.New("it leads out of its volume"))
 		w.put(func(p *v1.Pod) {
 			p.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "data", MountPath: "/data", SubPath: "part"}}
 		})
@@ -183,7 +183,7 @@ func TestMountsThatFail(t *testing.T) {
 		if s == nil || s.Reason != "CreateContainerConfigError" || !strings.Contains(s.Message, "subPath") || !strings.Contains(s.Message, "leads out") {
 			t.Errorf("it waits with %v", s)
 		}
-		w.mountError = nil
+		w.failMounts(nil)
 		time.Sleep(time.Minute)
 		if s := w.only(); s.State.Running == nil || s.RestartCount != 0 || len(w.started()) != 1 {
 			t.Errorf("afterwards: %v", s.String())

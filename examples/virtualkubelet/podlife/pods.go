@@ -3,6 +3,7 @@ package podlife
 import (
 	"context"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -282,5 +283,12 @@ func gracePeriod(pod *v1.Pod) time.Duration {
 	case pod.Spec.TerminationGracePeriodSeconds != nil:
 		seconds = *pod.Spec.TerminationGracePeriodSeconds
 	}
-	return time.Duration(seconds) * time.Second
+	return secondsOf(seconds)
+}
+
+// secondsOf is a number of seconds of the API, which may be more than a [time.Duration]
+// can hold: that is about 290 years then.
+func secondsOf(n int64) time.Duration {
+	const longest = int64(math.MaxInt64 / time.Second)
+	return time.Duration(min(max(n, 0), longest)) * time.Second
 }
