@@ -153,10 +153,8 @@ func (c *containerd) end() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if c.has != nil {
-		for _, pod := range c.sandboxes() {
-			if err := errors.Join(c.has.StopPod(ctx, pod), c.has.RemovePod(ctx, pod)); err != nil {
-				c.t.Errorf("pod %s is left: %v", pod, err)
-			}
+		if err := c.removePods(ctx); err != nil {
+			c.t.Errorf("pods are left: %v", err)
 		}
 		_ = c.has.Close()
 	}
@@ -171,6 +169,25 @@ func (c *containerd) end() {
 	}
 	if err := os.RemoveAll(c.dir); err != nil {
 		c.t.Error(err)
+	}
+}
+
+// removePods removes all pods. An agent that has ended may have asked the runtime to
+// remove one, which goes on and refuses to begin anew meanwhile.
+func (c *containerd) removePods(ctx context.Context) error {
+	for {
+		pods, err := c.has.Pods(ctx)
+		if err != nil || len(pods) == 0 {
+			return err
+		}
+		for _, pod := range pods {
+			err = errors.Join(err, c.has.StopPod(ctx, pod), c.has.RemovePod(ctx, pod))
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(20 * time.Millisecond):
+		}
 	}
 }
 
