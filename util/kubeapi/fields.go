@@ -11,6 +11,7 @@ import (
 	"reflect"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 )
 
 // BindMountOptions returns a mount's bindMountOptions (KEP-5855, 1.37).
@@ -39,6 +40,12 @@ func User[F ownedFile](f *F) *int64 { return field[*int64](f, "User") }
 // UserAnnotations returns the annotations for a pod certificate's signer (1.35).
 func UserAnnotations(s *v1.PodCertificateProjection) map[string]string {
 	return field[map[string]string](s, "UserAnnotations")
+}
+
+// ServiceAccountTokenInSecrets says whether a driver takes tokens with its secrets
+// (KEP-5538, 1.35).
+func ServiceAccountTokenInSecrets(s *storagev1.CSIDriverSpec) *bool {
+	return field[*bool](s, "ServiceAccountTokenInSecrets")
 }
 
 // Set gives a field of what object points to a value, and says whether the minor in

@@ -8,6 +8,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -41,6 +42,8 @@ func TestFieldsOfEveryMinor(t *testing.T) {
 		"downward file": {v1.DownwardAPIVolumeFile{}, "User", User(decoded[v1.DownwardAPIVolumeFile](t, `{"user": 7}`)), new(int64(7))},
 		"token":         {v1.ServiceAccountTokenProjection{}, "User", User(decoded[v1.ServiceAccountTokenProjection](t, `{"user": 7}`)), new(int64(7))},
 		"bundle":        {v1.ClusterTrustBundleProjection{}, "User", User(decoded[v1.ClusterTrustBundleProjection](t, `{"user": 7}`)), new(int64(7))},
+		"CSIDriver": {storagev1.CSIDriverSpec{}, "ServiceAccountTokenInSecrets",
+			ServiceAccountTokenInSecrets(decoded[storagev1.CSIDriverSpec](t, `{"serviceAccountTokenInSecrets": true}`)), new(true)},
 	} {
 		want := test.want
 		if _, has := reflect.TypeOf(test.object).FieldByName(test.field); !has {

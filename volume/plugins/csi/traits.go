@@ -8,6 +8,7 @@ import (
 
 	storagev1 "k8s.io/api/storage/v1"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -50,7 +51,7 @@ func traitsIn(spec *storagev1.CSIDriverSpec) *traits {
 	t := &traits{
 		attach: spec.AttachRequired == nil || *spec.AttachRequired, podInfo: isTrue(spec.PodInfoOnMount),
 		republish: isTrue(spec.RequiresRepublish), seLinuxMount: isTrue(spec.SELinuxMount),
-		tokensInSecrets: isTrue(spec.ServiceAccountTokenInSecrets),
+		tokensInSecrets: isTrue(kubeapi.ServiceAccountTokenInSecrets(spec)),
 		lifecycles:      spec.VolumeLifecycleModes, tokens: spec.TokenRequests, fsGroup: storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy,
 	}
 	if len(t.lifecycles) == 0 {
