@@ -81,7 +81,7 @@ func (c *Config) told(v *stored) *csi.Volume {
 	return told
 }
 
-func (s controller) DeleteVolume(_ context.Context, r *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
+func (s controller) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
 	c := s.d.Config()
 	if r.VolumeId == "" {
 		return nil, status.Error(codes.InvalidArgument, "volume_id is missing")
@@ -94,7 +94,7 @@ func (s controller) DeleteVolume(_ context.Context, r *csi.DeleteVolumeRequest) 
 	if staged || len(s.d.publishedAt(r.VolumeId)) > 0 || s.d.attachedTo(r.VolumeId) != "" {
 		return nil, s.d.violated(codes.FailedPrecondition, "DeleteVolume of %s while it is in use", r.VolumeId)
 	}
-	return &csi.DeleteVolumeResponse{}, c.remove(v)
+	return &csi.DeleteVolumeResponse{}, c.remove(ctx, v)
 }
 
 func (s controller) ControllerPublishVolume(_ context.Context, r *csi.ControllerPublishVolumeRequest) (*csi.ControllerPublishVolumeResponse, error) {

@@ -16,7 +16,9 @@ import (
 
 	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/util/testenv/mounttest"
 	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/util/testenv/testtool"
 	"github.com/podvol/podvol/volume/volumetest/csitest"
 )
 
@@ -310,4 +312,19 @@ func TestCallsAreKept(t *testing.T) {
 	if calls := b.driver.Calls(); len(calls) > 0 {
 		t.Errorf("calls %v", calls)
 	}
+}
+
+// What is mounted in a volume belongs to another user: deleting the volume leaves it.
+func TestDeletionLeavesMounts(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		b := newBench(t, staged())
+		inside := testtool.MkdirAll(t, b.add("v1", csitest.Directory), "inside")
+		mounttest.MountTmpfs(t, inside)
+		file := testtool.WriteFile(t, "data", inside, "file")
+		_, err := b.controller.DeleteVolume(patience(t), &csi.DeleteVolumeRequest{VolumeId: "v1"})
+		b.wantCode(err, codes.Internal)
+		if data, err := os.ReadFile(file); string(data) != "data" {
+			t.Errorf("the file holds %q, %v", data, err)
+		}
+	})
 }

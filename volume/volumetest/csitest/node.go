@@ -301,7 +301,7 @@ func (n node) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolum
 		if err := detachBelow(v.dir); err != nil {
 			return nil, internal(err)
 		}
-		if err := c.remove(v); err != nil {
+		if err := c.remove(ctx, v); err != nil {
 			return nil, err
 		}
 	}

@@ -2,6 +2,7 @@ package csitest
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/podvol/podvol/util/durable"
+	"github.com/podvol/podvol/util/removetree"
 )
 
 const (
@@ -134,12 +136,12 @@ func setSize(path string, bytes int64) error {
 	return err
 }
 
-// remove deletes a volume and what is in it. Its name goes first, so that what is left
-// by a failure is no volume.
-func (c *Config) remove(v *stored) error {
+// remove deletes a volume and what is in it, but nothing that is mounted there. Its name
+// goes first, so that what is left by a failure is no volume.
+func (c *Config) remove(ctx context.Context, v *stored) error {
 	err := durable.Remove(filepath.Join(v.dir, "volume.json"))
 	if err == nil {
-		err = os.RemoveAll(v.dir)
+		err = removetree.Remove(ctx, c.Dir, filepath.Base(v.dir))
 	}
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())
