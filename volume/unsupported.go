@@ -100,7 +100,7 @@ func unsupportedType(sourceType string) (reason, replacement string) {
 	case "flexVolume":
 		return "it runs a vendor's program on every call and is deprecated", useCSIOrOwn
 	case "csi":
-		return "no CSI plugin is registered", "register one, or use a type that is mounted without a driver"
+		return "no CSI plugin is registered", "add csi.New of volume/plugins/csi to the plugins (podvol --csi-driver NAME=SOCKET), or use a type that is mounted without a driver"
 	case "image":
 		return "podvol pulls no images", "unpack the image into a directory and use hostPath, or register a plugin of your own"
 	case "ephemeral":

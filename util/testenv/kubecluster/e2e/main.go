@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/podvol/podvol/util/removetree"
 )
 
 // options are what the command is told, and what it tells the stages in its namespaces.
@@ -192,6 +194,11 @@ func output(ctx context.Context, name string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
+// remove removes a directory tree, but nothing that is mounted in it.
+func remove(path string) error {
+	return removetree.Remove(context.Background(), filepath.Dir(path), filepath.Base(path))
+}
+
 // cleanUp removes the run's directory, but for logs after a failure, and what the tests
 // have left in the kernel.
 func cleanUp(o options, failed bool) error {
@@ -201,10 +208,10 @@ func cleanUp(o options, failed bool) error {
 		}
 	}
 	if !failed {
-		return os.RemoveAll(o.Dir)
+		return remove(o.Dir)
 	}
 	for _, kept := range []string{"images.tar", "programs", "cluster/etcd"} {
-		if err := os.RemoveAll(filepath.Join(o.Dir, kept)); err != nil {
+		if err := remove(filepath.Join(o.Dir, kept)); err != nil {
 			return err
 		}
 	}

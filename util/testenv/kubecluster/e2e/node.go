@@ -38,7 +38,7 @@ func own() []string { return []string{"var", "tmp", "run"} }
 func (n node) removeState(o options) error {
 	var all error
 	for _, name := range own() {
-		all = errors.Join(all, os.RemoveAll(filepath.Join(o.Dir, "nodes", n.name(), name)))
+		all = errors.Join(all, remove(filepath.Join(o.Dir, "nodes", n.name(), name)))
 	}
 	return all
 }
