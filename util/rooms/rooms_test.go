@@ -69,7 +69,7 @@ func mayImport() map[string][]string {
 		"volume/intree":                {"util", "mount", "mount/table", "volume", "volume/internal"},
 		"volume/fakehost":              {"util", "mount", "mount/fakemount", "mount/host", "mount/table", "volume"},
 		"volume/volumetest":            {"util", "util/testenv", "mount", "mount/fakemount", "mount/host", "mount/table", "volume", "volume/fakehost", "volume/volumetest/internal", "volume/volumetest/internal/sim", "volume/volumetest/internal/specs", "volume/mountrecord"},
-		"volume/volumetest/csitest":    {"util", "util/testenv", "mount", "mount/format", "mount/host", "mount/table", "volume/internal"},
+		"volume/volumetest/csitest":    {"util", "util/testenv", "mount", "mount/format", "mount/host", "mount/table", "volume/internal", "volume/internal/work"},
 		// parts of the kit that know none of its checks
 		"volume/volumetest/internal/sim":   {"util", "mount", "mount/fakemount", "volume", "volume/fakehost", "volume/volumetest/internal", "volume/volumetest/internal/specs", "volume/mountrecord"},
 		"volume/volumetest/internal/specs": {"volume"},

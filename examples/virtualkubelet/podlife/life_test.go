@@ -40,6 +40,17 @@ func TestRestartPolicies(t *testing.T) {
 	}
 }
 
+// Once the end of all lives is waited for, none begins beside the wait.
+func TestNoLifeBeginsAfterWait(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, w *world) {
+		w.pods.Wait()
+		w.put(func(*v1.Pod) {})
+		if n := len(w.started()); n != 0 {
+			t.Errorf("%d containers were started", n)
+		}
+	})
+}
+
 // The first restart comes at once, the next after 10 s, and each further pause is twice as
 // long, up to five minutes.
 func TestRestartsBackOff(t *testing.T) {

@@ -51,8 +51,9 @@ type Pods struct {
 	ctx     context.Context
 	running sync.WaitGroup
 
-	lives sync.Map // of types.UID: *life; the volume manager looks into it with its own lock held
-	mu    sync.Mutex
+	lives  sync.Map // of types.UID: *life; the volume manager looks into it with its own lock held
+	mu     sync.Mutex
+	closed bool // mu: no life begins any more
 
 	watching sync.Mutex
 	gone     func(types.UID)
@@ -73,8 +74,13 @@ func (p *Pods) Begin(ctx context.Context, volumes Volumes, env containerenv.Sour
 	p.ctx, p.volumes, p.env = ctx, volumes, env
 }
 
-// Wait waits for the end of all lives, after Begin's ctx has ended.
-func (p *Pods) Wait() { p.running.Wait() }
+// Wait waits for the end of all lives, after Begin's ctx has ended. No life begins any more.
+func (p *Pods) Wait() {
+	p.mu.Lock()
+	p.closed = true // so that none begins beside the wait
+	p.mu.Unlock()
+	p.running.Wait()
+}
 
 // Put begins a pod's life, or tells it that the API server has the pod like this. It does
 // not block. A pod with SourceAnnotation FromFile is a static pod, of which the API server
@@ -85,7 +91,7 @@ func (p *Pods) Put(pod *v1.Pod) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ctx.Err() != nil {
+	if p.closed || p.ctx.Err() != nil {
 		return
 	}
 	l, known := p.life(pod.UID)

@@ -19,6 +19,7 @@ import (
 	"github.com/podvol/podvol/mount/format"
 	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/volume/internal/work"
 )
 
 // DefaultName is the name of a driver without another one.
@@ -92,7 +93,7 @@ func AllCapabilities() Capabilities {
 // methods are safe for concurrent use. [Driver.Close] must be called at the end.
 type Driver struct {
 	faults fault.Injector[Call]
-	after  sync.WaitGroup // work that goes on after its call was answered
+	after  work.Activity // work that goes on after its call was answered
 
 	mu        sync.Mutex
 	config    Config
@@ -229,7 +230,16 @@ func (d *Driver) takeServer() *server {
 }
 
 // Settle waits for work that goes on after its call was answered.
-func (d *Driver) Settle() { d.after.Wait() }
+func (d *Driver) Settle() { <-d.after.Idle() }
+
+// goOn works on after a call was answered.
+func (d *Driver) goOn(f func()) {
+	d.after.Add(1)
+	go func() {
+		defer d.after.Add(-1)
+		f()
+	}()
+}
 
 // Close kills the driver, waits for its work, takes off what it had mounted, and frees
 // its loop devices. Volumes stay. It may be called twice.

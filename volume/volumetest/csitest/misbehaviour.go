@@ -51,7 +51,7 @@ func (d *Driver) enduring(ctx context.Context, s *server) (_ context.Context, en
 		return ctx, func() {}
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	d.after.Go(func() {
+	d.goOn(func() {
 		select {
 		case <-s.dead:
 			cancel()
@@ -66,7 +66,7 @@ func (d *Driver) handle(ctx context.Context, call Call, work func(context.Contex
 	c := d.Config()
 	if c.has(InternalWhileGoingOn) && Method("NodeStageVolume", "NodePublishVolume")(call) {
 		ctx = context.WithoutCancel(ctx)
-		d.after.Go(func() { _, _ = work(ctx) })
+		d.goOn(func() { _, _ = work(ctx) })
 		return nil, status.Error(codes.Internal, "no answer after 3 s")
 	}
 	return work(ctx)

@@ -25,8 +25,9 @@ type Lifecycle struct {
 	ready   chan struct{} // closed when the records have been read
 	stopped chan struct{} // closed when Run ends
 
-	mu      sync.Mutex     // guards the closing of began and of stopped, and what is added to running
+	mu      sync.Mutex     // guards the closing of began and of stopped, waited, and what is added to running
 	running sync.WaitGroup // work beside the queue
+	waited  bool           // nothing is added to running any more
 }
 
 // New returns the lifecycle of a manager whose Run was not called.
@@ -76,11 +77,25 @@ func (l *Lifecycle) Recovered() { close(l.ready) }
 // Stopped is closed when Run ends.
 func (l *Lifecycle) Stopped() <-chan struct{} { return l.stopped }
 
-// Go runs f in a goroutine that [Lifecycle.Wait] waits for.
-func (l *Lifecycle) Go(f func()) { l.running.Go(f) }
+// Go runs f in a goroutine that a later [Lifecycle.Wait] waits for.
+func (l *Lifecycle) Go(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.waited {
+		go f()
+		return
+	}
+	l.running.Go(f)
+}
 
-// Wait waits for the work beside the queue, after which the root is unlocked.
-func (l *Lifecycle) Wait() { l.running.Wait() }
+// Wait waits for the work beside the queue, after which the root is unlocked. It is called
+// after [Lifecycle.Stop].
+func (l *Lifecycle) Wait() {
+	l.mu.Lock()
+	l.waited = true
+	l.mu.Unlock()
+	l.running.Wait()
+}
 
 // KeepRoot keeps the root locked, after the manager has stopped, until done is
 // called. After that the error is [ErrStopped].

@@ -71,3 +71,22 @@ func TestKeepRoot(t *testing.T) {
 		<-free
 	})
 }
+
+// What is begun beside the wait, or after it, is done nevertheless.
+func TestGoBesideWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := lifecycle.New()
+		done := make(chan struct{}, 100)
+		go func() {
+			for range cap(done) {
+				l.Go(func() { done <- struct{}{} })
+			}
+		}()
+		l.Stop()
+		l.Wait()
+		synctest.Wait()
+		if len(done) != cap(done) {
+			t.Errorf("%d of %d were done", len(done), cap(done))
+		}
+	})
+}
