@@ -4,6 +4,7 @@
 package pluginbase
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -144,6 +145,15 @@ func CheckFilesystem(spec *volume.Spec, plugin string) error {
 	}
 	return volume.Invalid("volumeMode", "%s volumes are mounted as a file system only, not as %q; use volumeMode: %s",
 		plugin, *pv.Spec.VolumeMode, v1.PersistentVolumeFilesystem)
+}
+
+// Role is [volume.Role] with advice for a host that lacks it.
+func Role[R any](host volume.VolumeHost, advice string) (R, error) {
+	r, err := volume.Role[R](host)
+	if missing, ok := errors.AsType[*volume.MissingRoleError](err); ok {
+		err = &volume.MissingRoleError{Role: missing.Role, Field: missing.Field, Advice: advice}
+	}
+	return r, volume.NothingDone(err)
 }
 
 // Hosted remembers for a plugin, which embeds it, the host of its last Init. Its zero

@@ -11,6 +11,7 @@ import (
 
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/recycler"
 	"github.com/podvol/podvol/volume/internal/sharedirs"
 	"github.com/podvol/podvol/volume/validation"
 )
@@ -111,16 +112,16 @@ type RecycleConfig struct {
 }
 
 // RecycleAction is the action on a released volume's content.
-type RecycleAction string
+type RecycleAction = recycler.Action
 
 const (
 	// RecycleDryRun only says what would be deleted; the error is a
 	// *[reclaim.DryRunError].
-	RecycleDryRun RecycleAction = ""
+	RecycleDryRun = recycler.DryRun
 	// RecycleDelete deletes it.
-	RecycleDelete RecycleAction = "Delete"
+	RecycleDelete = recycler.Delete
 	// RecycleArchive moves it into an archive.
-	RecycleArchive RecycleAction = "Archive"
+	RecycleArchive = recycler.Archive
 )
 
 const defaultMode = 0o777
@@ -174,11 +175,13 @@ func (c RecycleConfig) check() error {
 	if c.MinimumTimeout < 0 || c.TimeoutPerGiB < 0 {
 		return volume.Invalid("Recycle.MinimumTimeout and TimeoutPerGiB", "must not be negative")
 	}
-	switch c.Action {
-	case RecycleDryRun, RecycleDelete:
-		return nil
-	case RecycleArchive:
+	if c.Action == RecycleArchive {
 		return validation.CheckAbsolutePath("Recycle.Archive", c.Archive)
 	}
-	return volume.Invalid("Recycle.Action", "%q is none of %q, %q and %q", c.Action, RecycleDryRun, RecycleDelete, RecycleArchive)
+	return c.Action.Check("Recycle.Action")
+}
+
+// timeout is how long emptying a volume may take.
+func (c RecycleConfig) timeout(pv *v1.PersistentVolume) time.Duration {
+	return recycler.Timeout(pv, cmp.Or(c.MinimumTimeout, time.Minute), c.TimeoutPerGiB)
 }

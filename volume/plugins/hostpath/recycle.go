@@ -1,38 +1,23 @@
 package hostpath
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
-	"strings"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
+	"github.com/podvol/podvol/volume/internal/recycler"
 	"github.com/podvol/podvol/volume/internal/sharedirs"
 	"github.com/podvol/podvol/volume/internal/wipe"
-	"github.com/podvol/podvol/volume/reclaim"
-	"github.com/podvol/podvol/volume/recyclerpod"
 	"github.com/podvol/podvol/volume/validation"
-)
-
-const (
-	defaultMinimumTimeout = 60 * time.Second
-	defaultTimeoutPerGiB  = 30 * time.Second
-	defaultProgressEvery  = 10 * time.Second
-	maxTimeout            = math.MaxInt32 * time.Second
 )
 
 // emptier has the capability of a plugin that recycles.
@@ -41,10 +26,8 @@ type emptier struct{ plugin *plugin }
 // recycling is the emptying of one released volume.
 type recycling struct {
 	release
-	config  RecycleConfig
-	timeout time.Duration
-	done    atomic.Int64
-	events  eventGate
+	config RecycleConfig
+	recycler.Recycling
 }
 
 // Recycle implements [volume.RecyclableVolumePlugin] as [RecycleConfig] says. The
@@ -58,8 +41,8 @@ type recycling struct {
 func (m emptier) Recycle(ctx context.Context, pvName string, spec *volume.Spec, record volume.RecycleEventRecorder) error {
 	r, err := m.plugin.newRecycling(pvName, spec)
 	if err == nil {
-		r.events.to(record)
-		defer r.events.to(nil)
+		r.Events.To(record)
+		defer r.Events.To(nil)
 		err = r.recycle(ctx)
 	}
 	if err != nil {
@@ -75,16 +58,11 @@ func (p *plugin) newRecycling(pvName string, spec *volume.Spec) (*recycling, err
 	if err != nil {
 		return nil, err
 	}
-	pv := spec.PersistentVolume
-	switch {
-	case spec.Volume != nil || pv == nil || pv.Name != pvName:
-		return nil, volume.Invalid("volume", "is not PersistentVolume %q; nothing else can be recycled", pvName)
-	case pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimRecycle:
-		return nil, volume.Invalid("persistentVolumeReclaimPolicy", "is %q, not %q", pv.Spec.PersistentVolumeReclaimPolicy, v1.PersistentVolumeReclaimRecycle)
-	case recyclerpod.ReleaseID(pv) == "":
-		return nil, volume.Invalid("claimRef", "the UIDs of the PersistentVolume and of the claim that has left it are needed")
-	case pluginbase.ReadOnly(spec):
-		return nil, volume.Invalid("accessModes", "the PersistentVolume can only be read, so no claim has written what is in it; use reclaim policy %s", v1.PersistentVolumeReclaimRetain)
+	if err := recycler.CheckReleased(pvName, spec); err != nil {
+		return nil, err
+	}
+	if pluginbase.ReadOnly(spec) {
+		return nil, recycler.ReadOnly("accessModes")
 	}
 	if err := pluginbase.CheckFilesystem(spec, "hostPath"); err != nil {
 		return nil, err
@@ -92,11 +70,15 @@ func (p *plugin) newRecycling(pvName string, spec *volume.Spec) (*recycling, err
 	if err := validation.CheckAbsolutePath("hostPath.path", source.Path); err != nil {
 		return nil, err
 	}
+	pv := spec.PersistentVolume.DeepCopy()
 	if err := p.checkHere(pv, p.ownLabels()); err != nil {
 		return nil, volume.NothingDone(err)
 	}
-	r := &recycling{config: p.config.Recycle, timeout: p.config.Recycle.timeout(pv)}
-	r.release = release{plugin: p, pv: pv.DeepCopy(), path: filepath.Clean(source.Path)}
+	config, path := p.config.Recycle, filepath.Clean(source.Path)
+	r := &recycling{config: config, release: release{plugin: p, pv: pv, path: path}, Recycling: recycler.Recycling{
+		PV: pv, Source: path, On: sharedirs.Disk, Action: config.Action, Timeout: config.timeout(pv), ProgressEvery: config.ProgressEvery,
+	}}
+	r.VerifyUnused = r.verifyUnused
 	return r, nil
 }
 
@@ -107,57 +89,27 @@ func (p *plugin) ownLabels() map[string]string {
 	return nil
 }
 
-// timeout is how long emptying a volume of this capacity may take.
-func (c RecycleConfig) timeout(pv *v1.PersistentVolume) time.Duration {
-	capacity := pv.Spec.Capacity[v1.ResourceStorage]
-	gib := capacity.Value() >> 30
-	least := cmp.Or(c.MinimumTimeout, defaultMinimumTimeout)
-	each := cmp.Or(c.TimeoutPerGiB, defaultTimeoutPerGiB)
-	if gib > int64(maxTimeout/each) {
-		return maxTimeout
-	}
-	return min(maxTimeout, max(least, time.Duration(gib)*each))
-}
-
 func (r *recycling) recycle(ctx context.Context) error {
-	if err := r.verifyUnused(ctx); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout,
-		fmt.Errorf("the %s that a volume of this size gets are over: %w", r.timeout, context.DeadlineExceeded))
-	defer cancel()
-	err := r.plugin.do(ctx, "recycle "+r.path, func() error { return r.scrub(ctx) })
-	if abandoned, ok := errors.AsType[*blockingcall.AbandonedError](err); ok && abandoned.Started {
-		return &reclaim.IncompleteError{Done: r.done.Load(), Err: err}
-	}
-	return err
+	return r.Run(ctx, func(ctx context.Context) error {
+		return r.plugin.do(ctx, "recycle "+r.path, func() error { return r.empty(ctx) })
+	})
 }
 
-// scrub takes the configured action. It may outlive the call to Recycle.
-func (r *recycling) scrub(ctx context.Context) error {
+// empty may outlive the call to Recycle.
+func (r *recycling) empty(ctx context.Context) error {
 	root, path, err := r.open()
 	if err != nil {
 		return volume.NothingDone(err)
 	}
 	defer root.Close()
-	if err := r.verifyHoldsNoBase(ctx, root); err != nil {
-		return err
-	}
-	if err := r.verifyUnused(ctx); err != nil {
-		return err
-	}
-	options := wipe.Options{
-		MayGoOn: func(ctx context.Context) error { return errors.Join(r.verifyUnused(ctx), r.verifyNoBase(root)) },
-		Every:   cmp.Or(r.config.ProgressEvery, defaultProgressEvery), Report: r.report, Count: &r.done,
-	}
-	switch r.config.Action {
-	case RecycleArchive:
-		return r.archive(ctx, root, path, options)
-	case RecycleDelete:
-		r.events.normal("deleting the contents of %s, in no more than %s", r.path, r.timeout)
-		return r.finished("deleted", wipe.Empty(ctx, root, options))
-	}
-	return r.dryRun(ctx, root)
+	return r.Empty(ctx, root, func(ctx context.Context, options wipe.Options) error {
+		archives, err := r.openArchive(path)
+		if err != nil {
+			return volume.NothingDone(err)
+		}
+		defer archives.Close()
+		return r.Move(ctx, root, archives, options)
+	})
 }
 
 // open opens the volume's directory, and returns where it really lies, which must
@@ -192,77 +144,6 @@ func (r *recycling) mayEmpty(path string) error {
 		}
 	}
 	return volume.Invalid("hostPath.path", "%q is not strictly below a directory in which this node empties volumes (%v); use reclaim policy %s, or have its administrator allow it", path, r.config.Below, v1.PersistentVolumeReclaimRetain)
-}
-
-// verifyNoBase refuses a volume in which volumes are provisioned.
-func (r *recycling) verifyNoBase(root *os.File) error {
-	base, err := sharedirs.HasBook(root)
-	if err == nil && base {
-		err = sharedirs.HoldsVolumes(r.path, sharedirs.BookOf(r.path), sharedirs.Disk)
-	}
-	return volume.NothingDone(err)
-}
-
-// verifyHoldsNoBase refuses one that is above such a directory, too. It reads
-// every directory, and so comes before anything is removed.
-func (r *recycling) verifyHoldsNoBase(ctx context.Context, root *os.File) error {
-	book, err := wipe.FindDir(ctx, root, sharedirs.InBook)
-	if err == nil && book != "" {
-		err = sharedirs.HoldsVolumes(r.path, book, sharedirs.Disk)
-	}
-	return volume.NothingDone(err)
-}
-
-func (r *recycling) report(p wipe.Progress) {
-	r.events.normal("%s of %s gone after %s", entries(p.Done), r.path, p.Elapsed.Round(time.Second))
-}
-
-func entries(n int64) string {
-	if n == 1 {
-		return "1 entry"
-	}
-	return fmt.Sprintf("%d entries", n)
-}
-
-func (r *recycling) finished(what string, err error) error {
-	if err == nil {
-		r.events.normal("%s is empty: %s %s", r.path, entries(r.done.Load()), what)
-	}
-	return err
-}
-
-func (r *recycling) dryRun(ctx context.Context, root *os.File) error {
-	found, err := wipe.Survey(ctx, root)
-	if err != nil {
-		return volume.NothingDone(err)
-	}
-	e := &reclaim.DryRunError{
-		Source: r.path, Entries: found.Entries, Bytes: found.Bytes, First: found.First, Mounts: found.Mounts,
-		Do: fmt.Sprintf("to empty it for its next claim, set the recycler's action to %s or %s", RecycleDelete, RecycleArchive),
-	}
-	r.events.tell(v1.EventTypeWarning, e.Error())
-	return volume.NothingDone(e)
-}
-
-// archive moves the content of the volume, which lies at path, into the archive.
-func (r *recycling) archive(ctx context.Context, root *os.File, path string, options wipe.Options) error {
-	archives, err := r.openArchive(path)
-	if err != nil {
-		return volume.NothingDone(err)
-	}
-	defer archives.Close()
-	r.events.normal("moving the contents of %s to %s", r.path, r.config.Archive)
-	archive, err := wipe.Archive(ctx, root, archives, archiveName(r.pv.Name, recyclerpod.ReleaseID(r.pv)), options)
-	if archive != "" {
-		r.events.normal("%s has what was in %s", filepath.Join(r.config.Archive, archive), r.path)
-	}
-	return r.finished("moved", err)
-}
-
-// archiveName leaves room for additions in a name of at most 255 bytes.
-func archiveName(pv, release string) string {
-	const most = 200
-	return strings.TrimRight(pv[:min(len(pv), most)], ".-") + "-" + release
 }
 
 // openArchive opens the directory for archives, if it is safe from others and
@@ -302,29 +183,4 @@ func (r *recycling) checkArchive(dir *os.File, volumePath string) error {
 		return fmt.Errorf("%s belongs to user %d: the directory for archives must be root's or the agent's own", path, st.Uid)
 	}
 	return nil
-}
-
-// eventGate passes events on while there is a listener.
-type eventGate struct {
-	mu     sync.Mutex
-	record volume.RecycleEventRecorder
-}
-
-// to names the listener; nil: none. An event that is being told is told first.
-func (g *eventGate) to(record volume.RecycleEventRecorder) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.record = record
-}
-
-func (g *eventGate) tell(eventType, message string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.record != nil {
-		g.record(eventType, message)
-	}
-}
-
-func (g *eventGate) normal(format string, args ...any) {
-	g.tell(v1.EventTypeNormal, fmt.Sprintf(format, args...))
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/recycler"
 )
 
 // stillMounted says that a released volume, or a part of it, is mounted somewhere
@@ -38,11 +39,7 @@ type release struct {
 // mount table says. It is asked right before each destruction, however shortly
 // before it was asked.
 func (r *release) verifyUnused(ctx context.Context) error {
-	releases, err := volume.Role[volume.ReleaseVerifier](r.plugin.Host)
-	if missing, ok := errors.AsType[*volume.MissingRoleError](err); ok {
-		err = &volume.MissingRoleError{Role: missing.Role, Field: missing.Field,
-			Advice: "nothing is deleted without one: give the volume host one (Host.Releases), such as release.Verifier"}
-	}
+	releases, err := recycler.Verifier(r.plugin.Host)
 	if err == nil {
 		err = releases.VerifyReleased(ctx, r.pv.DeepCopy())
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
+	"github.com/podvol/podvol/volume/internal/recycler"
 	"github.com/podvol/podvol/volume/internal/sharedirs"
 )
 
@@ -328,11 +329,11 @@ func (d *deleter) Found() bool { return !d.missing.Load() }
 //   - Errors are a *[volume.MissingRoleError], the verifier's, [volume.ErrInUse], the
 //     mount's, and a *[ShareError], in a *[volume.Error].
 func (d *deleter) Delete(ctx context.Context) error {
-	releases, err := d.plugin.releaseVerifier()
+	releases, err := recycler.Verifier(d.plugin.Host)
 	if err != nil {
 		return volumeError("Delete", d.pv.Name, err)
 	}
-	release := &recycling{plugin: d.plugin, pv: d.pv, export: d.source, releases: releases}
+	release := &recycling{plugin: d.plugin, export: d.source, releases: releases, Recycling: recycler.Recycling{PV: d.pv}}
 	inUse := release.verifyUnused(ctx)
 	if inUse != nil && !errors.Is(inUse, volume.ErrInUse) {
 		return volumeError("Delete", d.pv.Name, inUse)

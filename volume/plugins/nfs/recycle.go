@@ -3,12 +3,9 @@ package nfs
 import (
 	"cmp"
 	"context"
-	"errors"
-	"math"
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -18,6 +15,8 @@ import (
 	"github.com/podvol/podvol/util/subpath"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
+	"github.com/podvol/podvol/volume/internal/recycler"
+	"github.com/podvol/podvol/volume/internal/sharedirs"
 	"github.com/podvol/podvol/volume/recyclerpod"
 	"github.com/podvol/podvol/volume/validation"
 )
@@ -27,14 +26,10 @@ var _ volume.RecyclableVolumePlugin = (*plugin)(nil)
 // recycling is the emptying of one released volume.
 type recycling struct {
 	plugin   *plugin
-	pv       *v1.PersistentVolume // a copy
 	export   export
 	options  []string
-	timeout  time.Duration
 	releases volume.ReleaseVerifier
-
-	mu     sync.Mutex
-	events volume.RecycleEventRecorder // nil once there is no listener any more
+	recycler.Recycling
 }
 
 // Recycle implements [volume.RecyclableVolumePlugin]; [RecycleConfig] says how.
@@ -61,34 +56,20 @@ func (p *plugin) recycle(ctx context.Context, pvName string, spec *volume.Spec, 
 	if err != nil {
 		return err
 	}
-	if r.releases, err = p.releaseVerifier(); err != nil {
+	if r.releases, err = recycler.Verifier(p.Host); err != nil {
 		return err
 	}
-	r.events = record
-	defer r.stopEvents()
+	r.Events.To(record)
+	defer r.Events.To(nil)
 	if p.config.Recycle.Embedded.Enabled {
 		return r.recycleHere(ctx)
 	}
-	pods, err := role[volume.PodRunner](p.Host,
+	pods, err := pluginbase.Role[volume.PodRunner](p.Host,
 		"give the volume host one to have a pod empty the volume, or enable nfs.Config.Recycle.Embedded to have this process do it")
 	if err != nil {
 		return err
 	}
 	return r.recycleByPod(ctx, pods)
-}
-
-func (p *plugin) releaseVerifier() (volume.ReleaseVerifier, error) {
-	return role[volume.ReleaseVerifier](p.Host,
-		"nothing is deleted without one: give the volume host one (Host.Releases), such as release.Verifier")
-}
-
-// role is [volume.Role] with advice for a host that lacks it.
-func role[R any](host volume.VolumeHost, advice string) (R, error) {
-	r, err := volume.Role[R](host)
-	if missing, ok := errors.AsType[*volume.MissingRoleError](err); ok {
-		err = &volume.MissingRoleError{Role: missing.Role, Field: missing.Field, Advice: advice}
-	}
-	return r, volume.NothingDone(err)
 }
 
 // newRecycling refuses volumes that must not be emptied, as far as the volume
@@ -98,14 +79,8 @@ func (p *plugin) newRecycling(pvName string, spec *volume.Spec) (*recycling, err
 	if err != nil {
 		return nil, err
 	}
-	pv := spec.PersistentVolume
-	switch {
-	case spec.Volume != nil || pv == nil || pv.Name != pvName:
-		return nil, volume.Invalid("volume", "is not PersistentVolume %q; nothing else can be recycled", pvName)
-	case pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimRecycle:
-		return nil, volume.Invalid("persistentVolumeReclaimPolicy", "is %q, not %q", pv.Spec.PersistentVolumeReclaimPolicy, v1.PersistentVolumeReclaimRecycle)
-	case recyclerpod.ReleaseID(pv) == "":
-		return nil, volume.Invalid("claimRef", "the UIDs of the PersistentVolume and of the claim that has left it are needed")
+	if err := recycler.CheckReleased(pvName, spec); err != nil {
+		return nil, err
 	}
 	if err := pluginbase.CheckFilesystem(spec, "nfs"); err != nil {
 		return nil, err
@@ -119,30 +94,22 @@ func (p *plugin) newRecycling(pvName string, spec *volume.Spec) (*recycling, err
 		return nil, err
 	}
 	if source.ReadOnly || pluginbase.ReadOnly(spec) || slices.Contains(options, "ro") {
-		return nil, volume.Invalid("nfs.readOnly", "the PersistentVolume can only be read, so no claim has written what is in it; use reclaim policy %s", v1.PersistentVolumeReclaimRetain)
+		return nil, recycler.ReadOnly("nfs.readOnly")
 	}
-	return &recycling{plugin: p, pv: pv.DeepCopy(), export: e, options: options, timeout: p.config.Recycle.timeout(pv)}, nil
+	pv, config := spec.PersistentVolume.DeepCopy(), p.config.Recycle
+	r := &recycling{plugin: p, export: e, options: options, Recycling: recycler.Recycling{
+		PV: pv, Source: e.String(), On: sharedirs.Share, Timeout: config.timeout(pv),
+		Action: config.Embedded.Action, ProgressEvery: config.Embedded.ProgressEvery,
+		Explain: func(err error) error { return withAdvice(e, err) },
+	}}
+	r.VerifyUnused = r.verifyUnused
+	return r, nil
 }
 
 // verify asks whether the data may be destroyed. It is asked right before each
 // destruction, however shortly before it was asked, and all the time during it.
 func (r *recycling) verify(ctx context.Context) error {
-	return volume.NothingDone(r.releases.VerifyReleased(ctx, r.pv.DeepCopy()))
-}
-
-// record tells of progress, while there is a listener.
-func (r *recycling) record(eventType, message string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.events != nil {
-		r.events(eventType, message)
-	}
-}
-
-func (r *recycling) stopEvents() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.events = nil
+	return volume.NothingDone(r.releases.VerifyReleased(ctx, r.PV.DeepCopy()))
 }
 
 // RecycleConfig is how a released PersistentVolume is emptied. Its zero value
@@ -191,36 +158,21 @@ type EmbeddedRecycling struct {
 }
 
 // RecycleAction is the embedded recycler's action on a volume's content.
-type RecycleAction string
+type RecycleAction = recycler.Action
 
 const (
 	// RecycleDryRun only says what would be deleted; the error is a
 	// *[reclaim.DryRunError].
-	RecycleDryRun RecycleAction = ""
+	RecycleDryRun = recycler.DryRun
 	// RecycleDelete deletes it.
-	RecycleDelete RecycleAction = "Delete"
+	RecycleDelete = recycler.Delete
 	// RecycleArchive moves it into an archive.
-	RecycleArchive RecycleAction = "Archive"
+	RecycleArchive = recycler.Archive
 )
 
-const (
-	defaultMinimumTimeout = 300 * time.Second
-	defaultTimeoutPerGiB  = 30 * time.Second
-	defaultProgressEvery  = 10 * time.Second
-	// maxTimeout is the most that the API takes as activeDeadlineSeconds.
-	maxTimeout = math.MaxInt32 * time.Second
-)
-
-// timeout is how long emptying a volume of this capacity may take.
+// timeout is how long emptying a volume may take.
 func (c RecycleConfig) timeout(pv *v1.PersistentVolume) time.Duration {
-	capacity := pv.Spec.Capacity[v1.ResourceStorage]
-	gib := capacity.Value() >> 30
-	least := cmp.Or(c.MinimumTimeout, defaultMinimumTimeout)
-	each := cmp.Or(c.TimeoutPerGiB, defaultTimeoutPerGiB)
-	if gib > int64(maxTimeout/each) {
-		return maxTimeout
-	}
-	return min(maxTimeout, max(least, time.Duration(gib)*each))
+	return recycler.Timeout(pv, cmp.Or(c.MinimumTimeout, 5*time.Minute), c.TimeoutPerGiB)
 }
 
 func (c RecycleConfig) check() error {
@@ -234,12 +186,8 @@ func (c RecycleConfig) check() error {
 }
 
 func (c EmbeddedRecycling) check() error {
-	switch c.Action {
-	case RecycleDryRun, RecycleDelete:
-		return nil
-	case RecycleArchive:
-	default:
-		return volume.Invalid("Recycle.Embedded.Action", "%q is none of %q, %q and %q", c.Action, RecycleDryRun, RecycleDelete, RecycleArchive)
+	if c.Action != RecycleArchive {
+		return c.Action.Check("Recycle.Embedded.Action")
 	}
 	if err := validation.CheckAbsolutePath("Recycle.Embedded.ArchiveShare", c.ArchiveShare); err != nil {
 		return err
@@ -343,17 +291,13 @@ func recyclerPod(template *v1.Pod, pv *v1.PersistentVolume, timeout time.Duratio
 	if pod.Namespace == "" {
 		pod.Namespace = metav1.NamespaceDefault
 	}
-	pod.Name = nameWithin(recyclerName+pv.Name, maxPodName-len(release)-1) + "-" + release
+	pod.Name = recycler.NameWithin(recyclerName+pv.Name, maxPodName-len(release)-1) + "-" + release
 	pod.Labels = withKey(template.Labels, recyclerpod.Label, release)
 	pod.Annotations = withKey(template.Annotations, recyclerpod.Annotation, pv.Name)
 	seconds := int64(timeout / time.Second)
 	pod.Spec.ActiveDeadlineSeconds = &seconds
 	pod.Spec.Volumes[0].VolumeSource = v1.VolumeSource{NFS: pv.Spec.NFS.DeepCopy()}
 	return pod
-}
-
-func nameWithin(name string, most int) string {
-	return strings.TrimRight(name[:min(len(name), most)], ".-")
 }
 
 func withKey(given map[string]string, key, value string) map[string]string {
@@ -368,10 +312,10 @@ func withKey(given map[string]string, key, value string) map[string]string {
 
 // recycleByPod has a pod empty the volume. The pod's own deadline ends it.
 func (r *recycling) recycleByPod(ctx context.Context, pods volume.PodRunner) error {
-	pod := recyclerPod(r.plugin.config.Recycle.Pod, r.pv, r.timeout)
+	pod := recyclerPod(r.plugin.config.Recycle.Pod, r.PV, r.Timeout)
 	if err := r.verify(ctx); err != nil {
 		return err
 	}
-	r.record(v1.EventTypeNormal, "pod "+pod.Namespace+"/"+pod.Name+" empties "+r.export.String()+", in no more than "+r.timeout.String())
-	return pods.RunPod(ctx, pod, r.verify, r.record)
+	r.Events.Normal("pod %s/%s empties %s, in no more than %s", pod.Namespace, pod.Name, r.export, r.Timeout)
+	return pods.RunPod(ctx, pod, r.verify, r.Events.Tell)
 }

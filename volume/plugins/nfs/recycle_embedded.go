@@ -1,7 +1,6 @@
 package nfs
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -9,20 +8,14 @@ import (
 	"os"
 	"path"
 	"strings"
-	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount/table"
-	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/justmade"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/sharedirs"
 	"github.com/podvol/podvol/volume/internal/wipe"
-	"github.com/podvol/podvol/volume/reclaim"
 	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
@@ -42,23 +35,14 @@ func (r *recycling) recycleHere(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := r.verifyUnused(ctx); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout,
-		fmt.Errorf("the %s that a volume of this size gets are over: %w", r.timeout, context.DeadlineExceeded))
-	defer cancel()
-	var done atomic.Int64
-	err := r.plugin.withExport(ctx, r.export, r.options, r.workName(), func(ctx context.Context, root *os.File) error {
-		return r.scrub(ctx, root, &done)
+	return r.Run(ctx, func(ctx context.Context) error {
+		return r.plugin.withExport(ctx, r.export, r.options, r.workName(), func(ctx context.Context, root *os.File) error {
+			return r.Empty(ctx, root, func(ctx context.Context, options wipe.Options) error { return r.archive(ctx, root, options) })
+		})
 	})
-	if abandoned, ok := errors.AsType[*blockingcall.AbandonedError](err); ok && abandoned.Started {
-		return &reclaim.IncompleteError{Done: done.Load(), Err: err}
-	}
-	return err
 }
 
-func (r *recycling) workName() string { return "recycle-" + recyclerpod.ReleaseID(r.pv) }
+func (r *recycling) workName() string { return "recycle-" + recyclerpod.ReleaseID(r.PV) }
 
 // verifyUnused adds to what the role knows what this node's mount table says.
 func (r *recycling) verifyUnused(ctx context.Context) error {
@@ -93,90 +77,6 @@ func (r *recycling) verifyUnused(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// verifyNoShare refuses a volume in which volumes are provisioned.
-func (r *recycling) verifyNoShare(root *os.File) error {
-	share, err := sharedirs.HasBook(root)
-	if err == nil && share {
-		err = r.isShare(path.Join(root.Name(), ".podvol"))
-	}
-	return volume.NothingDone(withAdvice(r.export, err))
-}
-
-// verifyHoldsNoShare refuses one that is above a share, too. It reads every
-// directory, and so comes before anything is removed.
-func (r *recycling) verifyHoldsNoShare(ctx context.Context, root *os.File) error {
-	if err := r.verifyNoShare(root); err != nil {
-		return err
-	}
-	book, err := wipe.FindDir(ctx, root, sharedirs.InBook)
-	if err == nil && book != "" {
-		err = r.isShare(book)
-	}
-	return volume.NothingDone(withAdvice(r.export, err))
-}
-
-func (r *recycling) isShare(book string) error {
-	return sharedirs.HoldsVolumes(r.export.String(), book, sharedirs.Share)
-}
-
-// scrub takes the configured action on the volume that is open as root. It may
-// outlive the call to Recycle; then only its count, done, is still read.
-func (r *recycling) scrub(ctx context.Context, root *os.File, done *atomic.Int64) error {
-	if err := r.verifyHoldsNoShare(ctx, root); err != nil {
-		return err
-	}
-	c := r.plugin.config.Recycle.Embedded
-	mayGoOn := func(ctx context.Context) error {
-		if err := r.verifyUnused(ctx); err != nil {
-			return err
-		}
-		return r.verifyNoShare(root)
-	}
-	options := wipe.Options{MayGoOn: mayGoOn, Every: cmp.Or(c.ProgressEvery, defaultProgressEvery), Report: r.report, Count: done}
-	switch c.Action {
-	case RecycleArchive:
-		return r.archive(ctx, root, options)
-	case RecycleDelete:
-		if err := r.verifyUnused(ctx); err != nil {
-			return err
-		}
-		r.record(v1.EventTypeNormal, fmt.Sprintf("deleting the contents of %s, in no more than %s", r.export, r.timeout))
-		return r.finished("deleted", done, withAdvice(r.export, wipe.Empty(ctx, root, options)))
-	}
-	return r.dryRun(ctx, root)
-}
-
-func (r *recycling) report(p wipe.Progress) {
-	r.record(v1.EventTypeNormal, fmt.Sprintf("%s of %s gone after %s", entries(p.Done), r.export, p.Elapsed.Round(time.Second)))
-}
-
-func entries(n int64) string {
-	if n == 1 {
-		return "1 entry"
-	}
-	return fmt.Sprintf("%d entries", n)
-}
-
-func (r *recycling) finished(what string, done *atomic.Int64, err error) error {
-	if err == nil {
-		r.record(v1.EventTypeNormal, fmt.Sprintf("%s is empty: %s %s", r.export, entries(done.Load()), what))
-	}
-	return err
-}
-
-func (r *recycling) dryRun(ctx context.Context, root *os.File) error {
-	found, err := wipe.Survey(ctx, root)
-	if err != nil {
-		return volume.NothingDone(withAdvice(r.export, err))
-	}
-	e := &reclaim.DryRunError{
-		Source: r.export.String(), Entries: found.Entries, Bytes: found.Bytes, First: found.First, Mounts: found.Mounts,
-		Do: fmt.Sprintf("to empty it for its next claim, set the recycler's action to %s or %s", RecycleDelete, RecycleArchive),
-	}
-	r.record(v1.EventTypeWarning, e.Error())
-	return volume.NothingDone(e)
 }
 
 // withAdvice adds advice to an error of the server.
@@ -218,24 +118,9 @@ func (r *recycling) archive(ctx context.Context, root *os.File, options wipe.Opt
 			return withAdvice(share, err)
 		}
 		defer archives.Close()
-		return r.moveInto(ctx, from, archives, options)
+		return r.Move(ctx, from, archives, options)
 	})
 }
-
-func (r *recycling) moveInto(ctx context.Context, from, archives *os.File, options wipe.Options) error {
-	if err := r.verifyUnused(ctx); err != nil {
-		return err
-	}
-	r.record(v1.EventTypeNormal, fmt.Sprintf("moving the contents of %s to %s", r.export, archives.Name()))
-	archive, err := wipe.Archive(ctx, from, archives, nameWithin(r.pv.Name, maxArchiveName)+"-"+recyclerpod.ReleaseID(r.pv), options)
-	if archive != "" {
-		r.record(v1.EventTypeNormal, fmt.Sprintf("%s has what was in %s", path.Join(archives.Name(), archive), r.export))
-	}
-	return r.finished("moved", options.Count, withAdvice(r.export, err))
-}
-
-// maxArchiveName leaves room for additions in a name of at most 255 bytes.
-const maxArchiveName = 200
 
 // descend opens a directory below another one, and makes it where it is missing
 // if it may. Nothing on the way may be a link: a user who can write there must

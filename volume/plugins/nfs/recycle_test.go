@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/recycler"
 	"github.com/podvol/podvol/volume/recyclerpod"
 )
 
@@ -165,7 +166,7 @@ func TestRecycleTimeout(t *testing.T) {
 		{"11Gi", RecycleConfig{}, 330 * time.Second},
 		{"2047Mi", RecycleConfig{TimeoutPerGiB: time.Hour}, time.Hour},
 		{"1Ti", RecycleConfig{}, 1024 * 30 * time.Second},
-		{"7Ei", RecycleConfig{}, maxTimeout},
+		{"7Ei", RecycleConfig{}, recycler.MaxTimeout},
 		{"2Gi", RecycleConfig{MinimumTimeout: time.Second, TimeoutPerGiB: 2 * time.Second}, 4 * time.Second},
 	} {
 		pv := &v1.PersistentVolume{}

@@ -23,21 +23,21 @@ import (
 	"github.com/podvol/podvol/volume/reclaim"
 )
 
-// recycler is a plugin on the machine's own kernel, and the server it mounts.
-type recycler struct {
+// kernelRecycler is a plugin on the machine's own kernel, and the server it mounts.
+type kernelRecycler struct {
 	server *nfsserver.Server
 	path   string
 	vers   string
 }
 
-func (r recycler) spec() *volume.Spec {
+func (r kernelRecycler) spec() *volume.Spec {
 	return releasedSpec(func(pv *v1.PersistentVolume) {
 		pv.Spec.NFS = &v1.NFSVolumeSource{Server: r.server.Address(), Path: r.path}
 		pv.Spec.MountOptions = []string{"vers=" + r.vers, "nolock"}
 	})
 }
 
-func (r recycler) plugin(t *testing.T, action RecycleAction) *plugin {
+func (r kernelRecycler) plugin(t *testing.T, action RecycleAction) *plugin {
 	t.Helper()
 	p := New(Config{ForceAfter: 2 * time.Second, LazyAfter: 4 * time.Second, Recycle: RecycleConfig{Embedded: EmbeddedRecycling{
 		Enabled: true, Action: action, ProgressEvery: time.Nanosecond, ArchiveShare: "/exports", ArchiveDir: "archive",
@@ -49,7 +49,7 @@ func (r recycler) plugin(t *testing.T, action RecycleAction) *plugin {
 	return p
 }
 
-func (r recycler) recycle(t *testing.T, action RecycleAction) (events, error) {
+func (r kernelRecycler) recycle(t *testing.T, action RecycleAction) (events, error) {
 	t.Helper()
 	p := r.plugin(t, action)
 	var heard events
@@ -72,7 +72,7 @@ func TestRecyclingRealExports(t *testing.T) {
 		exports := []nfsserver.Export{{Path: "/exports"}, {Path: "/exports/pv1"}, {Path: "/squashed", RootSquash: true}, {Path: "/ro", ReadOnly: true}}
 		s := nfsserver.Start(t, packages, nfsserver.Config{Name: "one", Exports: exports})
 		for _, version := range []string{"3", "4.0", "4.2"} {
-			t.Run("version "+version, func(t *testing.T) { testRecycling(t, recycler{s, "/exports/pv1", version}) })
+			t.Run("version "+version, func(t *testing.T) { testRecycling(t, kernelRecycler{s, "/exports/pv1", version}) })
 		}
 		t.Run("ganesha", func(t *testing.T) {
 			// To its clients an export below another is another file system, where no
@@ -81,25 +81,25 @@ func TestRecyclingRealExports(t *testing.T) {
 			if err := os.Mkdir(other.Path("/exports/pv1"), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			testRecycling(t, recycler{other, "/exports/pv1", "4.2"})
+			testRecycling(t, kernelRecycler{other, "/exports/pv1", "4.2"})
 		})
-		t.Run("root squashed", func(t *testing.T) { testSquashed(t, recycler{s, "/squashed", "4.2"}) })
+		t.Run("root squashed", func(t *testing.T) { testSquashed(t, kernelRecycler{s, "/squashed", "4.2"}) })
 		t.Run("read-only", func(t *testing.T) {
 			s.Put("/ro/kept", "")
-			_, err := recycler{s, "/ro", "4.2"}.recycle(t, RecycleDelete)
+			_, err := kernelRecycler{s, "/ro", "4.2"}.recycle(t, RecycleDelete)
 			if err == nil || !strings.Contains(err.Error(), "read-only to this node") {
 				t.Errorf("Recycle = %v", err)
 			}
 			wantFiles(t, s.Path("/ro"), "kept")
 		})
-		t.Run("open file", func(t *testing.T) { testOpenFile(t, recycler{s, "/exports/pv1", "4.2"}) })
+		t.Run("open file", func(t *testing.T) { testOpenFile(t, kernelRecycler{s, "/exports/pv1", "4.2"}) })
 		t.Run("script in busybox", func(t *testing.T) { testBusybox(t) })
-		t.Run("silent", func(t *testing.T) { testSilentServer(t, recycler{s, "/exports/pv1", "4.2"}) })
+		t.Run("silent", func(t *testing.T) { testSilentServer(t, kernelRecycler{s, "/exports/pv1", "4.2"}) })
 	})
 }
 
 // fill puts into the volume what a claim may leave.
-func (r recycler) fill(t *testing.T, files int) {
+func (r kernelRecycler) fill(t *testing.T, files int) {
 	t.Helper()
 	for n := range files {
 		r.server.Put(fmt.Sprintf("%s/%d/%d", r.path, n%3, n), "data")
@@ -111,7 +111,7 @@ func (r recycler) fill(t *testing.T, files int) {
 	}
 }
 
-func testRecycling(t *testing.T, r recycler) {
+func testRecycling(t *testing.T, r kernelRecycler) {
 	dir := r.server.Path(r.path)
 	if err := os.Chmod(dir, 0o2770); err != nil {
 		t.Fatal(err)
@@ -146,7 +146,7 @@ func testRecycling(t *testing.T, r recycler) {
 
 // testOpenFile deletes what somebody on this node has open, who is no pod: the
 // client keeps it under another name until it is closed.
-func testOpenFile(t *testing.T, r recycler) {
+func testOpenFile(t *testing.T, r kernelRecycler) {
 	r.server.Put(r.path+"/log", "data")
 	m, dir := host.New(host.Config{}), t.TempDir()
 	if err := m.Mount(r.server.Address()+":"+r.path, dir, "nfs", []string{"vers=" + r.vers}); err != nil {
@@ -187,7 +187,7 @@ func testBusybox(t *testing.T) {
 }
 
 // Root of the node is nobody there: it deletes what everybody may.
-func testSquashed(t *testing.T, r recycler) {
+func testSquashed(t *testing.T, r kernelRecycler) {
 	dir := r.server.Path(r.path)
 	r.server.Put(r.path+"/theirs", "data")
 	_, err := r.recycle(t, RecycleDelete)
@@ -206,7 +206,7 @@ func testSquashed(t *testing.T, r recycler) {
 
 // The server falls silent in the middle: the wait ends, nothing is left on the
 // node, and another try finishes once it answers again.
-func testSilentServer(t *testing.T, r recycler) {
+func testSilentServer(t *testing.T, r kernelRecycler) {
 	const files = 600
 	r.fill(t, files)
 	p := r.plugin(t, RecycleDelete)
