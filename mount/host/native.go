@@ -5,7 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -19,7 +19,6 @@ import (
 	"github.com/podvol/podvol/mount/internal/mountopt"
 	"github.com/podvol/podvol/mount/internal/mounttable"
 	"github.com/podvol/podvol/util/blockingcall"
-	"github.com/podvol/podvol/util/eintr"
 )
 
 // gate decides between a mount that is about to be made and a caller that has
@@ -270,90 +269,175 @@ func afterDetaching(err error, e *mount.Entry) error {
 	return failure.WithoutUndo(err, errMayLive)
 }
 
-// openPath opens a path without opening the file.
-func openPath(dir int, path string, flags int) (int, error) {
-	fd, err := eintr.Get(func() (int, error) { return unix.Openat(dir, path, unix.O_PATH|unix.O_CLOEXEC|flags, 0) })
-	if err != nil {
-		return -1, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	return fd, nil
+// filesystem is what the kernel is told of one that is to be mounted.
+type filesystem struct {
+	fstype, source string
+	// data are the file system's own options, in order.
+	data []string
 }
 
-// fdPath is the path by which the kernel finds just what a descriptor is.
-func fdPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
-
-// place says what a descriptor or a name leads to. It never asks a server.
-type place struct {
-	mode   uint16
-	mount  int    // the id of the mount it lies in, as in the mount table
-	device uint64 // of the file system, as unix.Mkdev makes it
-	root   bool   // it is that mount's root
-	// untold: whether it is the root is not known, as before Linux 5.8.
-	untold bool
+// mountNew mounts a file system. It may be called again with another one where
+// it has failed.
+func (n *native) mountNew(ctx context.Context, fs filesystem) error {
+	if !n.fits(fs) {
+		return n.mountNewByMount2(ctx, fs)
+	}
+	mount, err := n.create(fs)
+	if err == nil {
+		n.keep(mount)
+		if err = n.refuseTwice(mount); err == nil {
+			err = n.attach(ctx, mount)
+		}
+	}
+	if _, ok := errors.AsType[*lackingError](err); ok {
+		return n.mountNewByMount2(ctx, fs)
+	}
+	return err
 }
 
-func (p place) isLink() bool { return p.mode&unix.S_IFMT == unix.S_IFLNK }
-
-func (p place) isDir() bool { return p.mode&unix.S_IFMT == unix.S_IFDIR }
-
-// look looks at name in dir, which may be a link, or at dir itself.
-func look(dir int, name string) (place, error) { return lookBy(unix.Statx, dir, name) }
-
-func lookBy(call mounttable.Statx, dir int, name string) (place, error) {
-	const flags = unix.AT_EMPTY_PATH | unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
-	var st unix.Statx_t
-	err := eintr.Do(func() error { return call(dir, name, flags, unix.STATX_TYPE|unix.STATX_MNT_ID, &st) })
-	if err != nil {
-		return place{}, &os.PathError{Op: "statx", Path: name, Err: err}
+// fits reports whether fsconfig can carry the request. It cannot carry long
+// strings; a comma within one is refused by file systems that know only the old
+// way, and escaped where the new way wants it plain; and i_version has no word.
+func (n *native) fits(fs filesystem) bool {
+	if n.options.Set&unix.MS_I_VERSION != 0 || len(fs.source) > mountapi.MaxString {
+		return false
 	}
-	p := place{mode: st.Mode, mount: int(st.Mnt_id), device: unix.Mkdev(st.Dev_major, st.Dev_minor)}
-	p.root = st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
-	p.untold = st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0
-	if st.Mask&unix.STATX_MNT_ID == 0 { // before Linux 5.8
-		p.mount, err = mountIDAt(dir, name)
-	}
-	return p, err
+	return !slices.ContainsFunc(fs.data, func(option string) bool {
+		key, value, _ := strings.Cut(option, "=")
+		return len(key) > mountapi.MaxString || len(value) > mountapi.MaxString || strings.Contains(value, ",") && !isLabel(key)
+	})
 }
 
-// mountIDAt asks /proc for the mount that a name leads to.
-func mountIDAt(dir int, name string) (int, error) {
-	if name == "" {
-		return mounttable.MountIDOf(dir)
-	}
-	fd, err := openPath(dir, name, unix.O_NOFOLLOW)
-	if err != nil {
-		return 0, err
-	}
-	defer unix.Close(fd)
-	return mounttable.MountIDOf(fd)
+// isLabel tells the options that hold a security label: the kernel takes them
+// before the file system does, with commas and without the quotes around them.
+func isLabel(key string) bool {
+	return slices.Contains([]string{"context", "fscontext", "defcontext", "rootcontext", "seclabel"}, key)
 }
 
-// sourceOf is the source as the mount table shall show it: the type where
-// there is none, and of a device the name behind its links, as with mount(8).
-func sourceOf(r mount.Request) string {
-	if r.Source == "" {
-		return r.FSType
+// interrupted is how often a file system is begun anew after a signal.
+const interrupted = 10
+
+// create makes the file system and returns a mount of it that is attached
+// nowhere.
+func (n *native) create(fs filesystem) (mount int, err error) {
+	for range interrupted {
+		mount, err = n.createOnce(fs)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
 	}
-	if !strings.HasPrefix(r.Source, "/dev/") {
-		return r.Source
-	}
-	real, err := filepath.EvalSymlinks(r.Source)
-	if err != nil {
-		return r.Source // the kernel says why it fails
-	}
-	return mapperName(real)
+	return mount, err
 }
 
-// mapperName is the name of a device-mapper device that people know, as mount(8)
-// shows it, for its number; other devices are left alone.
-func mapperName(device string) string {
-	number, ok := strings.CutPrefix(device, "/dev/dm-")
-	if !ok {
-		return device
-	}
-	name, err := os.ReadFile("/sys/block/dm-" + number + "/dm/name")
+func (n *native) createOnce(fs filesystem) (mount int, err error) {
+	context, err := n.api.Fsopen(fs.fstype)
 	if err != nil {
-		return device
+		return -1, lackingOrDenied(&failure.Kernel{Call: callOpen, Err: err})
 	}
-	return "/dev/mapper/" + strings.TrimSpace(string(name))
+	defer unix.Close(context)
+	c := configuration{n.api, n.request, context}
+	if err := c.setString("source", fs.source); err != nil {
+		return -1, err
+	}
+	set, _ := n.options.OfSuper()
+	if err := c.setFlags(superWords(set)); err != nil {
+		return -1, err
+	}
+	if err := c.setOptions(fs.data); err != nil {
+		return -1, err
+	}
+	if err := n.api.Create(context); err != nil {
+		return -1, c.failed(callCreate, err)
+	}
+	ofMount, _ := n.options.OfMount()
+	mount, err = n.api.Fsmount(context, attributesOf(ofMount))
+	if err != nil && ofMount&unix.MS_NOSYMFOLLOW != 0 && errors.Is(err, unix.EINVAL) {
+		return -1, &lackingError{err} // before Linux 5.14
+	}
+	if err != nil {
+		return -1, c.failed("fsmount", err)
+	}
+	return mount, nil
+}
+
+// refuseTwice refuses to mount a file system on itself, as mount(2) does: a
+// caller that asks again for the same mount learns of it.
+func (n *native) refuseTwice(tree int) error {
+	if !n.at.root {
+		return nil
+	}
+	made, err := look(tree, "")
+	if err == nil && made.device == n.at.device {
+		err = failure.Of(mount.ErrBusy, &failure.Kernel{Call: callAttach, Err: unix.EBUSY})
+	}
+	return err
+}
+
+// configuration fills in a file-system context. Its errors are masked: they
+// are handed on as they are.
+type configuration struct {
+	api     mountapi.Calls
+	request mount.Request
+	context int
+}
+
+func (c configuration) setOptions(options []string) error {
+	for _, option := range options {
+		key, value, hasValue := strings.Cut(option, "=")
+		if genericName(key) {
+			return c.refused(option, unix.EINVAL) // "ro=nonsense"
+		}
+		var err error
+		switch {
+		case !hasValue:
+			err = c.setFlag(option)
+		case isLabel(key):
+			err = c.setString(key, strings.Trim(value, `"`))
+		default:
+			err = c.setString(key, value)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c configuration) setFlags(words []string) error {
+	for _, word := range words {
+		if err := c.setFlag(word); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c configuration) setFlag(key string) error {
+	return c.refused(key, c.api.SetFlag(c.context, key))
+}
+
+func (c configuration) setString(key, value string) error {
+	return c.refused(key+"="+value, c.api.SetString(c.context, key, value))
+}
+
+func (c configuration) refused(option string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &optionError{c.request.MaskOption(option), c.failed(callOption, err)}
+}
+
+// failed adds what the kernel says about an error.
+func (c configuration) failed(call string, err error) error {
+	lines := c.api.Log(c.context)
+	for i, line := range lines {
+		lines[i] = c.request.Mask(line)
+	}
+	return lacking(&failure.Kernel{Call: call, Lines: lines, Err: err})
+}
+
+// genericName reports whether a key is a file-system-independent word.
+func genericName(key string) bool {
+	_, _, ok := mountopt.GenericFlag(key)
+	return ok
 }

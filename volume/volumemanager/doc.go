@@ -8,7 +8,7 @@
 // Each volume of a pod goes this way, and the files are named after its steps. The
 // [Manager] is the door (manager.go, which also puts the parts together). Behind it a
 // reconciler decides, and an operation executor acts. They share the desired state of the world
-// (desired.go) and the actual one (actual.go), which have one entry for each volume of a pod
+// (desired.go) and the actual one, which have one entry for each volume of a pod
 // (podvolume.go). A plugin is added by [Config].Plugins alone; volume/README.md says how one is
 // written.
 //
@@ -21,7 +21,7 @@
 //	record    setup.go      write what may be mounted from now on, and sync it
 //	act       setup.go      stage its device, if it has one (nodeneeds.go, internal/devices), and
 //	                        the plugin's SetUp, or a block volume's (block.go)
-//	confirm   setup.go      note that it is mounted, and tell those that wait (publish.go, wait.go)
+//	confirm   setup.go      note that it is mounted, and tell those that wait (status.go, wait.go)
 //
 // and back, once the pod is deleted:
 //

@@ -1,8 +1,15 @@
 package volumemanager
 
 import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podspec"
+	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/selinux"
 	"github.com/podvol/podvol/volume/volumemanager/internal/blockmap"
 	"github.com/podvol/podvol/volume/volumemanager/internal/lifecycle"
@@ -86,3 +93,63 @@ func StateDir(rootDir string) string { return rootdir.StateDir(rootDir) }
 // recovered it returns the damage found until then. It reads a directory, and
 // returns any error of that too, which counts as damage.
 func (m *Manager) Damaged() error { return rootdir.Damaged(m.host.RootDir) }
+
+// PodError collects what went wrong with the volumes of one pod.
+type PodError struct {
+	// Op is "set up" or "tear down".
+	Op     string
+	Pod    types.NamespacedName
+	PodUID types.UID
+	// Errs are the failures, one a volume, in the pod's order.
+	Errs []error
+}
+
+func (e *PodError) Error() string {
+	pod := "pod " + e.Pod.String()
+	if e.Pod.Name == "" {
+		pod = "the pod with UID " + string(e.PodUID)
+	}
+	lines := make([]string, 0, 1+len(e.Errs))
+	lines = append(lines, fmt.Sprintf("%d of the volumes of %s could not be %s:", len(e.Errs), pod, past(e.Op)))
+	for _, err := range e.Errs {
+		lines = append(lines, err.Error())
+	}
+	return strings.Join(lines, "\n")
+}
+
+func past(op string) string {
+	if op == podTearDown {
+		return "torn down"
+	}
+	return op // "set up" is its own participle
+}
+
+// Unwrap returns the failures.
+func (e *PodError) Unwrap() []error { return e.Errs }
+
+const (
+	podSetUp    = "set up"
+	podTearDown = "tear down"
+)
+
+var (
+	// ErrDirectoryGone says that a volume that is no mount of its own was set up
+	// once, and its directory below the root directory was removed since.
+	ErrDirectoryGone = rootdir.ErrDirectoryGone
+	// ErrVanished says that a volume's mount is gone although the manager has not
+	// unmounted it.
+	ErrVanished = errors.New("its mount has vanished")
+	// ErrOutcomeUnknown says that a set-up was begun and never confirmed.
+	ErrOutcomeUnknown = rootdir.ErrOutcomeUnknown
+	// ErrNoRecord says that a volume's directory has no record.
+	ErrNoRecord = rootdir.ErrNoRecord
+)
+
+// wrap makes sure that an error names the volume as the pod does, and the pod;
+// nil stays nil.
+func wrap(r *mountrecord.Record, volumeName, op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return (&volume.Error{Op: op, Plugin: r.Plugin, Volume: volumeName, Pod: r.Pod, PodUID: r.PodUID}).About(err)
+}

@@ -4,16 +4,17 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/mountrecord"
-	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
+	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 	"github.com/podvol/podvol/volume/volumesource"
 )
 
@@ -117,155 +118,6 @@ func compareStatus(a, b VolumeStatus) int {
 	)
 }
 
-// PodVolumes are the volumes of one pod, in the pod's order.
-type PodVolumes struct {
-	Pod     types.NamespacedName
-	PodUID  types.UID
-	Volumes []VolumeStatus
-}
-
-// Path returns where the pod's containers find the volume of this name, and
-// whether it is mounted.
-func (p *PodVolumes) Path(volumeName string) (string, bool) {
-	i := slices.IndexFunc(p.Volumes, func(s VolumeStatus) bool { return s.Volume == volumeName })
-	if i < 0 || p.Volumes[i].State != StateMounted {
-		return "", false
-	}
-	return p.Volumes[i].Path, true
-}
-
-// PodError collects what went wrong with the volumes of one pod.
-type PodError struct {
-	// Op is "set up" or "tear down".
-	Op     string
-	Pod    types.NamespacedName
-	PodUID types.UID
-	// Errs are the failures, one a volume, in the pod's order.
-	Errs []error
-}
-
-func (e *PodError) Error() string {
-	pod := "pod " + e.Pod.String()
-	if e.Pod.Name == "" {
-		pod = "the pod with UID " + string(e.PodUID)
-	}
-	lines := make([]string, 0, 1+len(e.Errs))
-	lines = append(lines, fmt.Sprintf("%d of the volumes of %s could not be %s:", len(e.Errs), pod, past(e.Op)))
-	for _, err := range e.Errs {
-		lines = append(lines, err.Error())
-	}
-	return strings.Join(lines, "\n")
-}
-
-func past(op string) string {
-	if op == podTearDown {
-		return "torn down"
-	}
-	return op // "set up" is its own participle
-}
-
-// Unwrap returns the failures.
-func (e *PodError) Unwrap() []error { return e.Errs }
-
-const (
-	podSetUp    = "set up"
-	podTearDown = "tear down"
-)
-
-var (
-	// ErrDirectoryGone says that a volume that is no mount of its own was set up
-	// once, and its directory below the root directory was removed since.
-	ErrDirectoryGone = rootdir.ErrDirectoryGone
-	// ErrVanished says that a volume's mount is gone although the manager has not
-	// unmounted it.
-	ErrVanished = errors.New("its mount has vanished")
-	// ErrOutcomeUnknown says that a set-up was begun and never confirmed.
-	ErrOutcomeUnknown = rootdir.ErrOutcomeUnknown
-	// ErrNoRecord says that a volume's directory has no record.
-	ErrNoRecord = rootdir.ErrNoRecord
-)
-
-// Inspect returns the volumes below a root directory, ordered by pod and volume,
-// from records, directories and mount table. It neither takes the root's lock nor
-// touches a volume's file system. The error joins failures to read, such as of
-// damaged records (*[DamagedError], *[UnreadableRecordError]); the rows are valid
-// beside it, but there may be more. A missing root has no volumes; one that
-// [CheckRoot] refuses is not looked into.
-func Inspect(rootDir string, table mount.Table) ([]VolumeStatus, error) {
-	if err := rootdir.Check(rootDir); err != nil {
-		return nil, err
-	}
-	mounted, err := rootdir.NewMounts(rootDir, table)
-	if err != nil {
-		return nil, err
-	}
-	found, unreadable, damaged, err := rootdir.ReadRecords(rootDir)
-	if err != nil {
-		return nil, err
-	}
-	var errs []error
-	if damaged != nil {
-		errs = append(errs, damaged)
-	}
-	dirs, err := rootdir.VolumeDirs(rootDir)
-	if err != nil {
-		errs = append(errs, err)
-	}
-	gone := rootdir.GoneFrom(rootDir, dirs, err)
-	known := make(map[rootdir.Key]bool, len(found))
-	rows := make([]VolumeStatus, 0, len(found))
-	for _, record := range found {
-		known[rootdir.KeyOf(record)] = true
-		rows = append(rows, statusOf(record, mounted, gone)...)
-	}
-	for _, err := range unreadable {
-		errs = append(errs, err)
-		if key, ok := rootdir.ParseKey(err.Volume); ok {
-			known[key] = true
-			rows = append(rows, VolumeStatus{PodUID: key.PodUID, Volume: key.Spec, Plugin: key.Plugin, Path: err.Path, State: StateFailed, Found: true, Err: err})
-		}
-	}
-	for _, key := range dirs {
-		if !known[key] {
-			rows = append(rows, unknownStatus(rootDir, key))
-		}
-	}
-	slices.SortFunc(rows, compareStatus)
-	return rows, errors.Join(errs...)
-}
-
-// statusOf judges a recorded volume by its confirmation and the mount table:
-// one row for each of its names in the pod.
-func statusOf(r *mountrecord.Record, mounted rootdir.Mounts, gone func(*mountrecord.Record) bool) []VolumeStatus {
-	s := VolumeStatus{Pod: r.Pod, PodUID: r.PodUID, NodeName: r.NodeName, Plugin: r.Plugin, Source: r.Source, PersistentVolume: r.PersistentVolumeName(), Claim: r.Claim(), Path: r.Path, State: StateMounted, Found: r.Rebuilt}
-	reason := rootdir.ReasonOf(r, mounted, gone)
-	switch {
-	case r.Detached != nil:
-		s.State, s.Since = StateDetached, r.Detached.At
-	case reason == ErrOutcomeUnknown:
-		s.State = StatePending
-	case reason == mountrecord.ErrNotMountedAnymore, reason == ErrDirectoryGone:
-		s.State = StateFailed
-	}
-	if r.Confirmed != nil {
-		s.Since, s.Duration, s.Device = r.Confirmed.At, r.Confirmed.Took, r.DeviceNode()
-	}
-	rows := make([]VolumeStatus, len(r.Volumes))
-	for i, name := range r.Volumes {
-		rows[i] = s
-		rows[i].Volume = name
-		if reason != nil {
-			rows[i].Err = fmt.Errorf("volume %q of pod %s: %w", name, r.Pod, reason)
-		}
-	}
-	return rows
-}
-
-func unknownStatus(rootDir string, key rootdir.Key) VolumeStatus {
-	return VolumeStatus{PodUID: key.PodUID, Volume: key.Spec, Plugin: key.Plugin, Path: rootdir.VolumePlace(rootDir, key), State: StateFailed, Found: true,
-		Err: fmt.Errorf("volume %q of the pod with UID %q: %w", key.Spec, key.PodUID, ErrNoRecord)}
-}
-
 // ServerTrouble says in a few words what trouble the volume's server has; empty
 // where none is known.
 func (s VolumeStatus) ServerTrouble() string {
@@ -280,11 +132,213 @@ func (s VolumeStatus) ServerTrouble() string {
 	return text + "; it is tried again by the next mount from it"
 }
 
-// wrap makes sure that an error names the volume as the pod does, and the pod;
-// nil stays nil.
-func wrap(r *mountrecord.Record, volumeName, op string, err error) error {
+// publisher tells of the volumes' states: in rows, to subscribers, and to the calls that wait.
+// It belongs to the entries, whose lock its callers hold.
+type publisher struct {
+	plugins  *volume.VolumePluginMgr
+	devices  *devices.Table
+	nodeName string
+	watchers map[*watcher]struct{}
+	claims   claimIndex
+}
+
+// rows are the status of a directory's volumes, as far as it says it itself.
+func (s *podVolume) rows() []VolumeStatus {
+	r := s.describe()
+	row := VolumeStatus{
+		Pod: s.pod.name, PodUID: s.pod.uid, NodeName: r.NodeName, Plugin: r.Plugin, Source: r.Source, PersistentVolume: r.PersistentVolumeName(), Claim: r.Claim(), Path: r.Path, Device: r.DeviceNode(),
+		State: s.state, Since: s.since, Duration: s.took, Wanted: (s.wanted || s.unused) && s.pod.wanted,
+		Found:    s.actual.isFound(),
+		Failures: s.backoff.Failures(), NextRetry: s.retryAt,
+	}
+	if s.doing != opNone {
+		row.Operation, row.Began = s.doing.String(), s.began
+	}
+	if s.progress != nil {
+		row.Progress = *s.progress
+	}
+	if s.ended != opRelease {
+		row.Ended = s.ended.String()
+	}
+	rows := make([]VolumeStatus, len(s.names))
+	for i, name := range s.names {
+		rows[i] = row
+		if s.isOthers(name) {
+			rows[i].withoutPlace()
+		}
+		rows[i].Volume = name
+		rows[i].Err = s.errorOf(name)
+	}
+	return rows
+}
+
+// isOthers reports whether the mount was made for other volumes, which this one
+// was declared to be the same as.
+func (s *podVolume) isOthers(name string) bool {
+	r := s.actual.record
+	return r != nil && !r.Rebuilt && s.err != nil && !slices.Contains(r.Volumes, name)
+}
+
+// withoutPlace leaves out the place of a mounted volume.
+func (s *VolumeStatus) withoutPlace() {
+	s.Source, s.PersistentVolume, s.Claim, s.Path, s.Device = "", "", types.NamespacedName{}, "", ""
+	if s.State == StateMounted {
+		s.State = StateFailed
+	}
+}
+
+// errorOf is the volume's last error, in the name of one of its volumes.
+func (s *podVolume) errorOf(name string) error {
+	err := s.err
+	if u := s.actual.unreadable; u != nil && !errors.Is(err, error(u)) {
+		err = errors.Join(u, err) // whatever else has failed since
+	}
 	if err == nil {
 		return nil
 	}
-	return (&volume.Error{Op: op, Plugin: r.Plugin, Volume: volumeName, Pod: r.Pod, PodUID: r.PodUID}).About(err)
+	op := "SetUp"
+	if (s.state == StateFailed || s.state == StateDetached) && !(s.wanted && s.pod.wanted) {
+		op = "TearDown"
+	}
+	r := s.describe()
+	return wrap(&mountrecord.Record{Plugin: r.Plugin, Pod: s.pod.name, PodUID: s.pod.uid}, name, op, err)
+}
+
+// publish tells the subscribers and those that wait. The caller holds the
+// lock.
+func (p *publisher) publish(s *podVolume) {
+	for _, row := range p.rows(s) {
+		p.notify(row)
+	}
+	s.pod.announce()
+}
+
+// note notes which claim a volume's rows name now, see [claimIndex].
+func (p *publisher) note(s *podVolume) { p.claims.note(s) }
+
+// show has the volume's rows say what was found about it, though it may have no record yet.
+func (p *publisher) show(s *podVolume, found *mountrecord.Record) {
+	s.shown = found
+	p.note(s)
+	p.publish(s)
+}
+
+// watcher makes a function comparable.
+type watcher struct{ f func(VolumeStatus) }
+
+// notify tells the subscribers. The caller holds the lock, so that statuses
+// reach them in order, and none after stop.
+func (p *publisher) notify(status VolumeStatus) {
+	for watcher := range p.watchers {
+		watcher.f(status)
+	}
+}
+
+// rows are the status of a directory's volumes, with the state of their server and of their
+// attachment. The caller holds the lock.
+func (p *publisher) rows(s *podVolume) []VolumeStatus {
+	rows := s.rows()
+	var trouble *AttachmentError
+	if s.holding != (devices.Holding{}) {
+		trouble = p.attachmentTrouble(s)
+	}
+	health := p.healthOf(s)
+	for i := range rows {
+		rows[i].Server, rows[i].Attachment = health, trouble
+	}
+	return rows
+}
+
+// sortedRows are the rows of several directories, by pod and volume. The caller holds the lock.
+func (p *publisher) sortedRows(volumes iter.Seq[*podVolume]) (all []VolumeStatus) {
+	for s := range volumes {
+		all = append(all, p.rows(s)...)
+	}
+	slices.SortFunc(all, compareStatus)
+	return all
+}
+
+// healthOf is what the plugin knows of the volume's server; zero: it keeps no
+// book, or it is not known yet which plugin and server it is.
+func (p *publisher) healthOf(s *podVolume) volumesource.Health {
+	r := s.describe()
+	if r.Plugin == "" || r.InlineVolume == nil && r.PersistentVolume == nil {
+		return volumesource.Health{}
+	}
+	plugin, err := p.plugins.FindPluginByName(r.Plugin)
+	if err != nil {
+		return volumesource.Health{}
+	}
+	health, _ := volumesource.HealthOf(plugin, r.Spec())
+	return health
+}
+
+// claimIndex finds the volumes whose rows name a claim, so that a look-up costs
+// what it finds and not the size of the node.
+type claimIndex map[types.NamespacedName]map[*podVolume]struct{}
+
+// note notes which claim a volume's rows name now. It must be called after each
+// change of what they are made of. The caller holds the lock.
+func (c claimIndex) note(s *podVolume) {
+	var claim types.NamespacedName
+	if slices.Contains(s.pod.volumes, s) {
+		claim = s.describe().Claim()
+	}
+	if claim == s.claim {
+		return
+	}
+	delete(c[s.claim], s)
+	if len(c[s.claim]) == 0 {
+		delete(c, s.claim)
+	}
+	if s.claim = claim; claim.Name == "" {
+		return
+	}
+	if c[claim] == nil {
+		c[claim] = make(map[*podVolume]struct{})
+	}
+	c[claim][s] = struct{}{}
+}
+
+// Subscribe calls f with each new status of a volume until stop is called. f
+// must not block and must not call the manager. After stop returns, f is not
+// called any more; stop must not be called from within f.
+func (m *Manager) Subscribe(f func(VolumeStatus)) (stop func()) {
+	subscriber := &watcher{f}
+	m.entries.Lock()
+	defer m.entries.Unlock()
+	m.status.watchers[subscriber] = struct{}{}
+	return func() {
+		m.entries.Lock()
+		defer m.entries.Unlock()
+		delete(m.status.watchers, subscriber)
+	}
+}
+
+// Explain returns the status of every volume that is wanted, mounted, being
+// worked on, failed or recorded, ordered by pod and volume. While
+// [Manager.Damaged] returns an error there may be more.
+func (m *Manager) Explain() []VolumeStatus {
+	m.entries.Lock()
+	defer m.entries.Unlock()
+	return m.status.sortedRows(m.entries.volumes())
+}
+
+// ExplainClaim returns the rows of [Manager.Explain] whose Claim is the given
+// one, in its order. Its cost grows with their number only.
+func (m *Manager) ExplainClaim(claim types.NamespacedName) []VolumeStatus {
+	m.entries.Lock()
+	defer m.entries.Unlock()
+	return m.status.sortedRows(maps.Keys(m.status.claims[claim]))
+}
+
+// ExplainPod returns the given pod's rows of [Manager.Explain], in its order. Its
+// cost grows with their number only.
+func (m *Manager) ExplainPod(podUID types.UID) []VolumeStatus {
+	m.entries.Lock()
+	defer m.entries.Unlock()
+	if p := m.entries.pods[podUID]; p != nil {
+		return m.status.sortedRows(slices.Values(p.volumes))
+	}
+	return nil
 }

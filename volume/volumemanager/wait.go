@@ -439,3 +439,20 @@ func (p *PodVolumes) err(op string, ended error) error {
 	}
 	return &PodError{Op: op, Pod: p.Pod, PodUID: p.PodUID, Errs: errs}
 }
+
+// PodVolumes are the volumes of one pod, in the pod's order.
+type PodVolumes struct {
+	Pod     types.NamespacedName
+	PodUID  types.UID
+	Volumes []VolumeStatus
+}
+
+// Path returns where the pod's containers find the volume of this name, and
+// whether it is mounted.
+func (p *PodVolumes) Path(volumeName string) (string, bool) {
+	i := slices.IndexFunc(p.Volumes, func(s VolumeStatus) bool { return s.Volume == volumeName })
+	if i < 0 || p.Volumes[i].State != StateMounted {
+		return "", false
+	}
+	return p.Volumes[i].Path, true
+}
