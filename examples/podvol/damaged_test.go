@@ -30,7 +30,7 @@ func seeDamage(t *testing.T, root string) {
 // person has seen to it.
 func TestNothingIsDeletedBesideDamage(t *testing.T) {
 	nstest.Parallel(t)
-	nstest.Run(t, func(t *testing.T) {
+	nstest.RunAlone(t, func(t *testing.T) {
 		for name, spoil := range map[string]func(path string) error{
 			"flipped": func(path string) error {
 				text, err := os.ReadFile(path)

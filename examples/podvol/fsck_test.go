@@ -22,7 +22,7 @@ func problemsOf(t *testing.T, out string) (rows []problemRow) {
 
 func TestFsckOnTheKernel(t *testing.T) {
 	nstest.Parallel(t)
-	nstest.Run(t, func(t *testing.T) {
+	nstest.RunAlone(t, func(t *testing.T) {
 		root := filepath.Join(t.TempDir(), "root")
 		_, errOut := mustPodvol(t, exitOK, "fsck", "--root-dir", root)
 		if !strings.Contains(errOut, "does not exist") {

@@ -177,7 +177,7 @@ func missingNFS(t *testing.T) []string {
 
 func TestUnmountAllSaysWhatItLeavesAlone(t *testing.T) {
 	nstest.Parallel(t)
-	nstest.Run(t, func(t *testing.T) {
+	nstest.RunAlone(t, func(t *testing.T) {
 		root := filepath.Join(t.TempDir(), "root")
 		mustPodvol(t, exitOK, "mount", "-f", web, "--root-dir", root)
 		if err := os.Remove(filepath.Join(root, "podvol", "records")); err != nil {

@@ -98,7 +98,7 @@ func TestRunNodeKeepsPodsWithAnUnreadableRecord(t *testing.T) {
 // pod that comes back has the data, be its volumes' names others.
 func TestRunNodeKeepsWhatWasAdopted(t *testing.T) {
 	nstest.Parallel(t)
-	nstest.Run(t, func(t *testing.T) {
+	nstest.RunAlone(t, func(t *testing.T) {
 		dir, root, share := t.TempDir(), filepath.Join(t.TempDir(), "root"), t.TempDir()
 		volumes := filepath.Join(root, "pods/11111111-2222-3333-4444-555555555555/volumes")
 		kept, bind := filepath.Join(volumes, "kubernetes.io~empty-dir/disk/kept"), filepath.Join(volumes, "kubernetes.io~local-volume/disk")

@@ -55,7 +55,15 @@ const (
 	// it: containers that f starts see the test as the host's process 1. Processes that
 	// f leaves behind end with it. It is not among the modes of [Run].
 	Host Mode = "host"
+	// HostUser is to User what Host is to Root.
+	HostUser Mode = "host-user"
 )
+
+// rootless says that the mode has a user namespace.
+func (m Mode) rootless() bool { return m == User || m == HostUser }
+
+// alone says that the mode has a PID namespace.
+func (m Mode) alone() bool { return m == Host || m == HostUser }
 
 // What the child reports.
 const (
@@ -91,11 +99,18 @@ func RunAs(t *testing.T, modes []Mode, f func(t *testing.T)) {
 		return
 	}
 	for _, mode := range modes {
-		if mode != User && os.Geteuid() != 0 {
+		if !mode.rootless() && os.Geteuid() != 0 {
 			continue
 		}
 		t.Run(string(mode), func(t *testing.T) { startChild(t, mode) })
 	}
+}
+
+// RunAlone is [Run] in the modes Host and HostUser, for what looks at all processes of the
+// machine: f sees only its own, whatever else runs.
+func RunAlone(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	RunAs(t, []Mode{Host, HostUser}, f)
 }
 
 // Parallel lets the calling test run beside others, as t.Parallel does, but not in
@@ -114,14 +129,12 @@ func runInside(t *testing.T, mode Mode, f func(t *testing.T)) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		// Some distributions let the clone pass and then deny every capability
 		// in the new namespace.
-		if mode == User && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)) {
-			report(t, reportDenied+err.Error())
-			t.SkipNow()
-		}
+		skipIfDenied(t, mode, err)
 		t.Fatalf("make / private: %v", err)
 	}
-	if mode == Host {
+	if mode.alone() {
 		if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+			skipIfDenied(t, mode, err) // as where a container has something mounted over a part of /proc
 			t.Fatalf("mount the /proc of the new PID namespace: %v", err)
 		}
 	}
@@ -136,6 +149,14 @@ func runInside(t *testing.T, mode Mode, f func(t *testing.T)) {
 	dir := filepath.Dir(t.TempDir())
 	t.Cleanup(func() { detachBelow(t, dir) })
 	f(t)
+}
+
+// skipIfDenied ends the child where a user namespace has no right to mount.
+func skipIfDenied(t *testing.T, mode Mode, err error) {
+	if mode.rootless() && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)) {
+		report(t, reportDenied+err.Error())
+		t.SkipNow()
+	}
 }
 
 // detachBelow lazily unmounts everything below dir, newest first. In a user
@@ -179,7 +200,7 @@ func startChild(t *testing.T, mode Mode) {
 	cmd.Env = append(cmd.Env, modeVar+"="+string(mode))
 	cmd.SysProcAttr = namespaces(mode)
 	prepare := func() error { return nil }
-	if mode == User && os.Geteuid() == 0 {
+	if mode.rootless() && os.Geteuid() == 0 {
 		dir := userTempDir(t)
 		cmd.Env = append(cmd.Env, "TMPDIR="+dir, "HOME="+dir)
 		prepare = func() error { return openToUsers(fuseDevice, dir) }
@@ -300,11 +321,10 @@ func kernelCannot(err error) bool {
 
 func namespaces(mode Mode) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
-	switch mode {
-	case Root:
-		return attr
-	case Host:
+	if mode.alone() {
 		attr.Cloneflags |= unix.CLONE_NEWPID
+	}
+	if !mode.rootless() {
 		return attr
 	}
 	attr.Cloneflags |= unix.CLONE_NEWUSER

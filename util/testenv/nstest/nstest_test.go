@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -45,6 +46,24 @@ func TestRunMountsOutOfSight(t *testing.T) {
 	if os.Getenv("PODVOL_NSTEST") == "" && strings.Contains(string(after), "nstest-probe") {
 		t.Fatal("the child's mount is visible to the parent")
 	}
+}
+
+// A process that runs beside the test, here the test's own parent, is not in its /proc.
+func TestRunAloneSeesNoOtherProcess(t *testing.T) {
+	nstest.RunAlone(t, func(t *testing.T) {
+		if os.Geteuid() != 0 || os.Getpid() != 1 {
+			t.Errorf("uid %d, process %d", os.Geteuid(), os.Getpid())
+		}
+		entries, err := os.ReadDir("/proc")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if pid, err := strconv.Atoi(e.Name()); err == nil && pid != 1 {
+				t.Errorf("there is a process %d", pid)
+			}
+		}
+	})
 }
 
 // victimVar makes the victims below do their worst; the tests that set it run
