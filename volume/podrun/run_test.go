@@ -79,6 +79,11 @@ func (c *course) Unlock()                          { _ = c.step(context.Backgrou
 func newCourse(t *testing.T) (*course, *Run) {
 	t.Helper()
 	c := &course{t: t, mounter: fakemount.New(), dir: t.TempDir(), fails: map[string]error{}}
+	t.Cleanup(func() {
+		if err := c.mounter.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	base := t.TempDir()
 	if err := errors.Join(os.Chmod(base, 0o755), os.Chmod(c.dir, 0o755)); err != nil {
 		t.Fatal(err)
