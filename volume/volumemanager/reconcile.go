@@ -71,6 +71,7 @@ type attempt struct {
 	generation int
 	pod        *v1.Pod
 	names      []string    // the pod's volumes that are this directory
+	first      bool        // no operation on the volume has ended yet
 	then       work.Result // where there is no operation
 }
 
@@ -91,7 +92,7 @@ func (r *reconciler) begin(ctx context.Context, s *podVolume) (limit context.Con
 	r.actual.stopWaiting(s) // it looks for itself
 	limit, s.giveUp = context.WithCancelCause(ctx)
 	s.doing, s.began = op, now
-	return limit, attempt{op: op, generation: s.generation, pod: s.pod.pod, names: s.names}
+	return limit, attempt{op: op, generation: s.generation, pod: s.pod.pod, names: s.names, first: s.state == StatePending && s.err == nil}
 }
 
 // takeDue makes the end of a pause, or the time of a refresh, a reason for an operation.

@@ -76,24 +76,35 @@ type setUp struct {
 	undo func() // puts the record back, after the directories are gone; nil: it stays
 }
 
-// setUp sets a volume up as its pod was declared when that was decided on.
+// setUp sets a volume up as its pod was declared when that was decided on. An attempt that
+// came too early for the API server is repeated, and nothing is said of it: see [earliness].
 func (o *operationExecutor) setUp(ctx context.Context, s *podVolume, w attempt) error {
+	early := newEarliness(w.first)
+	for {
+		u, err := o.setUpOnce(ctx, s, w)
+		if err == nil {
+			o.refreshLater(s, u.mounter)
+			return nil
+		}
+		again := ctx.Err() == nil && early.mayRetry(err)
+		if ctx.Err() == nil && !again { // else it was given up: the pod was deleted, or the manager ends
+			o.tellFailure(u, err)
+		}
+		o.undoSetUp(ctx, u)
+		if !again || !early.pause.Wait(ctx) {
+			return err
+		}
+	}
+}
+
+func (o *operationExecutor) setUpOnce(ctx context.Context, s *podVolume, w attempt) (*setUp, error) {
 	waits := progress.NewPatience(ctx, o.setUpTimeout)
 	defer waits.End()
 	u := &setUp{of: s, pod: w.pod, record: &mountrecord.Record{PodUID: w.pod.UID, Pod: podspec.Name(w.pod), NodeName: o.host.NodeName, Volumes: w.names}}
 	u.progress = progress.Begin(progress.Config{Pod: u.pod, Volumes: w.names, Events: o.events.Sink, Patience: waits,
 		Show: func(now volume.Progress) { o.showProgress(s, &now) }})
 	defer o.endProgress(s, u.progress)
-	err := o.trySetUp(waits, u)
-	if err == nil {
-		o.refreshLater(s, u.mounter)
-		return nil
-	}
-	if ctx.Err() == nil { // else it was given up: the pod was deleted, or the manager ends
-		o.tellFailure(u, err)
-	}
-	o.undoSetUp(ctx, u)
-	return err
+	return u, o.trySetUp(waits, u)
 }
 
 // tellFailure tells the pod of a failure. A volume that waits for its claim or its

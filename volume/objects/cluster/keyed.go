@@ -2,12 +2,12 @@ package cluster
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
@@ -21,7 +21,7 @@ type keyed struct {
 	clientset kubernetes.Interface
 	wait      time.Duration
 	polled    []string
-	logger    klog.Logger
+	log       *slog.Logger
 	running   sync.WaitGroup
 
 	mu      sync.Mutex
@@ -30,7 +30,7 @@ type keyed struct {
 }
 
 func newKeyed(clientset kubernetes.Interface, config Config) *keyed {
-	return &keyed{clientset: clientset, wait: config.Wait, polled: config.Polled, logger: logr.FromSlogHandler(config.Logger.Handler()), entries: make(map[volume.ObjectRef]*entry)}
+	return &keyed{clientset: clientset, wait: config.Wait, polled: config.Polled, log: config.Logger, entries: make(map[volume.ObjectRef]*entry)}
 }
 
 // find returns the entry of a watched object, or nil.
@@ -60,13 +60,14 @@ func (k *keyed) watch(r resource, ref volume.ObjectRef, f func(volume.ObjectRef)
 
 // start opens the watch of an object. k is locked.
 func (k *keyed) start(r resource, ref volume.ObjectRef) *entry {
-	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), k.logger))
+	logger := quietAtFirst(k.log)
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), logger))
 	e := &entry{ref: ref, end: cancel, ended: ctx.Done(), owner: k, watchers: make(map[*objects.Watcher]struct{}), answered: make(chan struct{})}
 	k.entries[ref] = e
 	if slices.Contains(k.polled, ref.Kind) {
 		k.running.Go(func() { e.poll(ctx, r, k.clientset) })
 	} else {
-		k.running.Go(func() { newFollower(e, r, k.clientset, k.logger).Run(ctx) })
+		k.running.Go(func() { newFollower(e, r, k.clientset, logger).Run(ctx) })
 	}
 	return e
 }

@@ -32,6 +32,12 @@ func (w *words) Write(line []byte) (int, error) {
 	return w.text.Write(line)
 }
 
+func (w *words) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.String()
+}
+
 func (w *words) lines() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
