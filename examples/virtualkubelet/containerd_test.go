@@ -20,19 +20,20 @@ import (
 
 	"github.com/podvol/podvol/examples/virtualkubelet/criruntime"
 	"github.com/podvol/podvol/util/testenv/imagearchive"
+	"github.com/podvol/podvol/util/testenv/mounttest"
 	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 // containerd is a container runtime of a test, with directories and a socket of its own,
 // and an image with busybox.
 type containerd struct {
-	t        *testing.T
-	dir      string
-	endpoint string
-	process  *exec.Cmd
-	ended    chan struct{}
-	stderr   bytes.Buffer
-	has      *criruntime.Runtime
+	t       *testing.T
+	dir     string
+	socket  string
+	process *exec.Cmd
+	ended   chan struct{}
+	stderr  bytes.Buffer
+	has     *criruntime.Runtime
 }
 
 const (
@@ -40,24 +41,32 @@ const (
 	pauseImage = "podvol.test/pause:1"
 )
 
-// withContainerd runs a test as root, in a mount namespace of its own, beside a runtime.
+// runtimeDir is where containerd, its shims and runc have their sockets and states, whatever
+// their configuration is. Each test has its own there.
+const runtimeDir = "/run/containerd"
+
+// withContainerd runs a test as root, beside a runtime. What the runtime has started ends with
+// the test, even if that is killed: it is in the test's PID namespace.
 func withContainerd(t *testing.T, f func(t *testing.T, c *containerd)) {
 	nstest.Parallel(t)
-	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) { f(t, newContainerd(t)) })
+	nstest.RunAs(t, []nstest.Mode{nstest.Host}, func(t *testing.T) { f(t, newContainerd(t)) })
 }
 
+func (c *containerd) endpoint() string { return "unix://" + c.socket }
+
 func newContainerd(t *testing.T) *containerd {
-	dir, err := os.MkdirTemp("/tmp", "cri") // a socket's path is short
-	if err != nil {
+	if err := os.MkdirAll(runtimeDir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	c := &containerd{t: t, dir: dir, endpoint: "unix://" + dir + "/sock"}
+	mounttest.Mount(t, mounttest.Tmpfs(runtimeDir, "mode=755"))
+	dir, socket := t.TempDir(), runtimeDir+"/sock"
+	c := &containerd{t: t, dir: dir, socket: socket}
 	config := fmt.Sprintf(`version = 2
 root = "%[1]s/root"
-state = "%[1]s/state"
+state = "%[3]s/state"
 disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs"]
 [grpc]
-address = "%[1]s/sock"
+address = %[4]q
 [plugins."io.containerd.internal.v1.opt"]
 path = "%[1]s/opt"
 [plugins."io.containerd.grpc.v1.cri"]
@@ -71,7 +80,7 @@ bin_dir = "%[1]s/cni"
 conf_dir = "%[1]s/cni"
 [plugins."io.containerd.grpc.v1.cri".containerd]
 snapshotter = "native"
-`, dir, pauseImage)
+`, dir, pauseImage, runtimeDir, socket)
 	if err := os.WriteFile(dir+"/config.toml", []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +132,7 @@ func (c *containerd) importImages() {
 	c.has = c.client() // once it answers
 	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
 	defer cancel()
-	if out, err := exec.CommandContext(ctx, "ctr", "--address", c.dir+"/sock", "--namespace", "k8s.io", "images", "import", "--snapshotter", "native", file).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "ctr", "--address", c.socket, "--namespace", "k8s.io", "images", "import", "--snapshotter", "native", file).CombinedOutput(); err != nil {
 		c.t.Fatalf("%v: %s", err, out)
 	}
 }
@@ -131,7 +140,7 @@ func (c *containerd) importImages() {
 // client returns what this node has in the runtime, and nothing of files.
 func (c *containerd) client() *criruntime.Runtime {
 	c.t.Helper()
-	r, err := criruntime.New(context.Background(), criruntime.Config{Endpoint: c.endpoint, Node: "node1", Dir: c.dir + "/none", Log: slog.New(slog.DiscardHandler)})
+	r, err := criruntime.New(context.Background(), criruntime.Config{Endpoint: c.endpoint(), Node: "node1", Dir: c.dir + "/none", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		c.t.Fatalf("%v\n%s", err, lastPart(c.stderr.String()))
 	}
@@ -167,9 +176,6 @@ func (c *containerd) end() {
 	if c.t.Failed() {
 		c.t.Logf("containerd said:\n%s", lastPart(c.stderr.String()))
 	}
-	if err := os.RemoveAll(c.dir); err != nil {
-		c.t.Error(err)
-	}
 }
 
 // removePods removes all pods. An agent that has ended may have asked the runtime to
@@ -196,7 +202,7 @@ func lastPart(text string) string { return text[max(0, len(text)-6000):] }
 // newCRIWorld is a cluster with a node over a runtime.
 func newCRIWorld(t *testing.T, c *containerd) *world {
 	w := newWorld(t, nil, false)
-	w.config.endpoint, w.config.hostNetwork = c.endpoint, true
+	w.config.endpoint, w.config.hostNetwork = c.endpoint(), true
 	return w
 }
 

@@ -292,7 +292,7 @@ func TestImagesAndRefusals(t *testing.T) {
 func TestContainersOutliveAKilledAgent(t *testing.T) {
 	withContainerd(t, func(t *testing.T, c *containerd) {
 		k := newKillable(t)
-		k.flags = []string{"--runtime-endpoint", c.endpoint, "--host-network"}
+		k.flags = []string{"--runtime-endpoint", c.endpoint(), "--host-network"}
 		script := `echo run >>/volumes/memory/runs; trap 'exit 0' TERM; while :; do sleep 0.05; done`
 		stays, goes := k.create(inImage(pod("stays", script, memoryVolume("memory")))), k.create(inImage(pod("goes", script, memoryVolume("memory"))))
 		k.start()
