@@ -117,10 +117,11 @@ func TestProbes(t *testing.T) {
 		exec := func(script string) v1.ProbeHandler {
 			return v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"/bin/sh", "-c", script}}}
 		}
+		const unhurried = 600 // seconds: a busy machine is no failure
 		main := &web.Spec.Containers[0]
-		main.StartupProbe = &v1.Probe{ProbeHandler: exec("test -e /volumes/memory/started"), PeriodSeconds: 1, FailureThreshold: 1000}
-		main.LivenessProbe = &v1.Probe{ProbeHandler: exec("! test -e /volumes/memory/ill"), PeriodSeconds: 1, FailureThreshold: 1, TerminationGracePeriodSeconds: new(int64(1))}
-		main.ReadinessProbe = &v1.Probe{ProbeHandler: exec("test -e /volumes/memory/ready"), PeriodSeconds: 1, FailureThreshold: 1}
+		main.StartupProbe = &v1.Probe{ProbeHandler: exec("test -e /volumes/memory/started"), PeriodSeconds: 1, FailureThreshold: 1000, TimeoutSeconds: unhurried}
+		main.LivenessProbe = &v1.Probe{ProbeHandler: exec("! test -e /volumes/memory/ill"), PeriodSeconds: 1, FailureThreshold: 1, TimeoutSeconds: unhurried, TerminationGracePeriodSeconds: new(int64(1))}
+		main.ReadinessProbe = &v1.Probe{ProbeHandler: exec("test -e /volumes/memory/ready"), PeriodSeconds: 1, FailureThreshold: 1, TimeoutSeconds: unhurried}
 		w.create(web)
 		w.start()
 		write := func(name string) {
