@@ -48,6 +48,16 @@ func toldBy(t *testing.T, ask func(fd int) string, path string) string {
 	return ask(int(dir.Fd()))
 }
 
+// newUUID makes a UUID, as the machine's other mounts of btrfs and xfs must have another.
+func newUUID(t *testing.T) string {
+	t.Helper()
+	id, err := os.ReadFile("/proc/sys/kernel/random/uuid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(id))
+}
+
 // A file system has its names wherever it is mounted, and no other one has them.
 func TestFileSystemNames(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
@@ -75,16 +85,15 @@ func TestFileSystemNames(t *testing.T) {
 			return // no block devices here
 		}
 		testtool.Need(t, "mkfs.ext4", "mkfs.btrfs", "mkfs.xfs")
-		disk := loopdev.New(t, 16<<20)
-		if out, err := exec.Command("mkfs.ext4", "-q", "-U", "0c9e1f7a-0000-4000-8000-0123456789ab", disk.Path).CombinedOutput(); err != nil {
+		disk, ext4ID := loopdev.New(t, 16<<20), newUUID(t)
+		if out, err := exec.Command("mkfs.ext4", "-q", "-U", ext4ID, disk.Path).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 		path := at(disk.Path, "ext4", 0)
-		if _, names := namesAt(t, mounts, path); names[0] != "uuid:0c9e1f7a-0000-4000-8000-0123456789ab" {
+		if _, names := namesAt(t, mounts, path); names[0] != "uuid:"+ext4ID {
 			t.Errorf("of ext4: %q", names)
 		}
-		const id = "0c9e1f7a-0000-4000-8000-0123456789ac"
-		other := loopdev.New(t, 128<<20)
+		other, id := loopdev.New(t, 128<<20), newUUID(t)
 		if out, err := exec.Command("mkfs.btrfs", "-q", "-U", id, other.Path).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -92,15 +101,14 @@ func TestFileSystemNames(t *testing.T) {
 			t.Errorf("of btrfs: %q", names)
 		}
 		// Older kernels are asked as each file system has it.
-		const xfsID = "0c9e1f7a-0000-4000-8000-0123456789ad"
-		third := loopdev.New(t, 512<<20)
+		third, xfsID := loopdev.New(t, 512<<20), newUUID(t)
 		if out, err := exec.Command("mkfs.xfs", "-q", "-m", "uuid="+xfsID, third.Path).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 		if uuid := toldBy(t, table.XFSUUID, at(third.Path, "xfs", 0)); uuid != xfsID {
 			t.Errorf("of xfs: %q", uuid)
 		}
-		if uuid := toldBy(t, table.Ext4UUID, path); uuid != "0c9e1f7a-0000-4000-8000-0123456789ab" {
+		if uuid := toldBy(t, table.Ext4UUID, path); uuid != ext4ID {
 			t.Errorf("of ext4: %q", uuid)
 		}
 		if uuid := toldBy(t, table.Ext4UUID, first); uuid != "" {
