@@ -130,9 +130,7 @@ func (c *containerd) importImages() {
 		c.t.Fatal(err)
 	}
 	c.has = c.client() // once it answers
-	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
-	defer cancel()
-	if out, err := exec.CommandContext(ctx, "ctr", "--address", c.socket, "--namespace", "k8s.io", "images", "import", "--snapshotter", "native", file).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(c.t.Context(), "ctr", "--address", c.socket, "--namespace", "k8s.io", "images", "import", "--snapshotter", "native", file).CombinedOutput(); err != nil {
 		c.t.Fatalf("%v: %s", err, out)
 	}
 }
