@@ -34,12 +34,12 @@ type report struct {
 	printer  printer
 	progress *progress
 	order    map[rowKey]int
-	goal     volumemanager.VolumeState // of the call; all else is a failure
+	desired  volumemanager.VolumeState // of the call; all else is a failure
 	// edit may complete a status before it is printed, rename its texts.
 	edit   func(*volumemanager.VolumeStatus)
 	rename func(string) string
 
-	failed    bool // some volume has not reached the goal
+	failed    bool // some volume is not as desired
 	something bool // some volume is, or may be, mounted
 
 	mu    sync.Mutex
@@ -51,7 +51,7 @@ type report struct {
 
 func newReport(p printer, errOut io.Writer, goal volumemanager.VolumeState, expected []rowKey) *report {
 	r := &report{
-		goal:     goal,
+		desired:  goal,
 		printer:  p,
 		progress: newProgress(errOut),
 		order:    make(map[rowKey]int, len(expected)),
@@ -67,9 +67,9 @@ func newReport(p printer, errOut io.Writer, goal volumemanager.VolumeState, expe
 	return r
 }
 
-// settle is how long rows are kept back to print them in order; what takes
+// printDelay is how long rows are kept back to print them in order; what takes
 // longer is printed when it is ready, and the terminal shows progress.
-const settle = time.Second
+const printDelay = time.Second
 
 // statuses is who tells every new status of a volume: the manager.
 type statuses interface {
@@ -99,7 +99,7 @@ func (r *report) run(manager statuses, work func(show func(volumemanager.VolumeS
 		work(r.show)
 	}()
 	start := time.Now()
-	tick := time.NewTicker(settle)
+	tick := time.NewTicker(printDelay)
 	defer tick.Stop()
 	news := (<-chan struct{})(nil) // not listened to before rows have settled
 	var printing error
@@ -197,14 +197,14 @@ func (r *report) outcome(v volumemanager.VolumeStatus) row {
 	if stays || v.Err == nil || volume.IsUncertain(v.Err) {
 		r.something = true
 	}
-	if v.Err == nil && v.State == r.goal {
+	if v.Err == nil && v.State == r.desired {
 		return rowOf(v)
 	}
 	r.failed = true
 	row := rowOf(v)
 	switch {
 	case v.Err == nil:
-		row.Error = "it is " + string(v.State) + ", not " + string(r.goal)
+		row.Error = "it is " + string(v.State) + ", not " + string(r.desired)
 	case stays:
 		row.State = string(volumemanager.StateFailed)
 		row.Error += "; what was mounted before stays mounted"

@@ -87,7 +87,7 @@ func TestHungVolumeHoldsNoRowBack(t *testing.T) {
 			}
 			return names
 		}
-		time.Sleep(settle + time.Millisecond)
+		time.Sleep(printDelay + time.Millisecond)
 		if got := printed(); !slices.Equal(got, []string{"first failed", "last mounted"}) {
 			t.Errorf("after a second: %q", got)
 		}

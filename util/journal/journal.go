@@ -318,7 +318,7 @@ func (j *Journal) append(changes []*change) error {
 		}
 	}
 	j.end = end
-	j.settle(changes)
+	j.updateNeeds(changes)
 	if err := j.inPlace(); err != nil {
 		return err
 	}

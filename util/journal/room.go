@@ -77,8 +77,8 @@ func (j *Journal) roomOf(changes []*change) (more int64) {
 	return more
 }
 
-// settle updates what entries need, after changes that were written.
-func (j *Journal) settle(changes []*change) {
+// updateNeeds updates what entries need, after changes that were written.
+func (j *Journal) updateNeeds(changes []*change) {
 	j.room += j.roomOf(changes)
 	for _, c := range changes {
 		for _, l := range c.lines {

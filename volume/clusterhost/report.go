@@ -114,7 +114,7 @@ type report struct {
 	// acknowledged is what the manager believes to be reported.
 	acknowledged []v1.UniqueVolumeName
 	// settled: no report whose answer was lost can take effect any more.
-	settled   bool
+	fenced    bool
 	failures  int
 	conflicts int
 	// unseen is how often in a row nodes could not tell the Node.
@@ -182,7 +182,7 @@ func (r *report) step(ctx context.Context) (pause, error) {
 		return r.failed(err), err
 	}
 	if first := r.acknowledged == nil; first && len(r.node.Status.VolumesInUse) > 0 {
-		if err := r.settle(ctx); err != nil {
+		if err := r.fence(ctx); err != nil {
 			return r.failed(err), err
 		}
 	}
@@ -194,7 +194,7 @@ func (r *report) step(ctx context.Context) (pause, error) {
 	r.acknowledged = among(r.acknowledged, r.listed) // as the manager does it
 	if lists(r.node, r.listed) {
 		if len(r.acknowledged) < len(r.listed) {
-			if err := r.settle(ctx); err != nil {
+			if err := r.fence(ctx); err != nil {
 				return r.failed(err), err
 			}
 		}
@@ -307,7 +307,7 @@ func (r *report) acknowledge() {
 func (r *report) send(ctx context.Context) error {
 	version := r.node.ResourceVersion
 	node, err := r.patch(ctx, nil, r.listed)
-	r.settled = err == nil && node.ResourceVersion != version
+	r.fenced = err == nil && node.ResourceVersion != version
 	if err != nil {
 		return fmt.Errorf("report the volumes in use of %s: %w", r.ref, err)
 	}

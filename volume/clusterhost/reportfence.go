@@ -15,11 +15,11 @@ import (
 // out that an older report takes effect. Its value means nothing.
 const FenceAnnotation = "reports.podvol.io/fence"
 
-// settle rules out that a report whose answer was lost still takes effect: reports
+// fence rules out that a report whose answer was lost still takes effect: reports
 // are for one version of the Node, which it changes. A patch that changes nothing
 // would leave the version, as the API server does not store it.
-func (r *report) settle(ctx context.Context) error {
-	if r.settled {
+func (r *report) fence(ctx context.Context) error {
+	if r.fenced {
 		return nil
 	}
 	node, err := r.patch(ctx, map[string]string{FenceAnnotation: cryptorand.Text()}, nil)
@@ -29,7 +29,7 @@ func (r *report) settle(ctx context.Context) error {
 	if node.ResourceVersion == r.node.ResourceVersion || !lists(node, r.node.Status.VolumesInUse) {
 		return fmt.Errorf("rule out older reports of the volumes in use of %s: the API took the annotation %s, but has not stored it alone", r.ref, FenceAnnotation)
 	}
-	r.node, r.settled = node, true
+	r.node, r.fenced = node, true
 	return nil
 }
 

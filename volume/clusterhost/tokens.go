@@ -150,15 +150,15 @@ func (t *Tokens) finish(key tokenKey, call *tokenCall, sent time.Time, answer *a
 	defer close(call.done)
 	fresh, err := newToken(key, sent, answer, err)
 	call.fresh, call.err = fresh, err
-	old, current := t.settle(key, call, time.Now())
+	old, current := t.store(key, call, time.Now())
 	if err != nil && current && old != nil {
 		t.tell(key, old, err)
 	}
 }
 
-// settle keeps the outcome of a request, unless no caller wants it any more. It
+// store keeps the outcome of a request, unless no caller wants it any more. It
 // returns the valid token that another try shall replace.
-func (t *Tokens) settle(key tokenKey, call *tokenCall, now time.Time) (old *token, current bool) {
+func (t *Tokens) store(key tokenKey, call *tokenCall, now time.Time) (old *token, current bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.calls[key] != call {

@@ -300,25 +300,25 @@ func (a *Agent) untilStopped(ctx context.Context) error {
 	a.due = time.NewTimer(afterRefusal)
 	defer a.due.Stop()
 	a.due.Stop()
-	// The first look comes before any change of claims or disks: until then it is
+	// The first resync comes before any change of claims or disks: until then it is
 	// not known which pods are wanted.
-	err := a.look(ctx)
+	err := a.resync(ctx)
 	for err == nil || ctx.Err() != nil {
 		select {
 		case <-ctx.Done():
 			return a.end(ctx)
 		case <-a.watch.Changed():
-			err = a.look(ctx)
+			err = a.resync(ctx)
 		case <-a.due.C:
-			err = a.look(ctx)
+			err = a.resync(ctx)
 		case uid := <-a.keep.replaced.gone:
-			a.keep.renew(uid)
-			err = a.look(ctx)
+			a.keep.reapply(uid)
+			err = a.resync(ctx)
 		case uid := <-a.keep.left:
 			a.keep.forget(ctx, uid)
 		case <-a.keep.claims.changed:
 			if err = a.keep.placeWaiting(ctx, a.keep.claims.news.take()); err == nil {
-				err = a.settle(ctx)
+				err = a.pruneAndReport(ctx)
 			}
 		case err = <-a.keep.claims.ended:
 			if err == nil {
@@ -331,8 +331,8 @@ func (a *Agent) untilStopped(ctx context.Context) error {
 	return err
 }
 
-// look reads the directory and makes its objects and pods the wanted state.
-func (a *Agent) look(ctx context.Context) error {
+// resync reads the directory and makes its objects and pods the wanted state.
+func (a *Agent) resync(ctx context.Context) error {
 	again := a.dir.Scan()
 	a.want, a.volumes = a.dir.Wanted(), 0
 	for _, pod := range a.want.Pods {
@@ -349,12 +349,12 @@ func (a *Agent) look(ctx context.Context) error {
 		a.due.Reset(again)
 	}
 	a.unpruned = true
-	return a.settle(ctx)
+	return a.pruneAndReport(ctx)
 }
 
-// settle releases everything that is no longer wanted, once all wanted objects
+// pruneAndReport releases everything that is no longer wanted, once all wanted objects
 // are known. It then reports the state.
-func (a *Agent) settle(ctx context.Context) error {
+func (a *Agent) pruneAndReport(ctx context.Context) error {
 	if !a.complete && a.dir.Complete() {
 		a.complete = true
 		a.keep.complete(ctx)

@@ -81,9 +81,9 @@ func isUnreadable(v volumemanager.VolumeStatus) bool {
 	return unreadable
 }
 
-// renew makes the next apply apply and declare a replaced pod again. The pod no
+// reapply makes the next apply apply and declare a replaced pod again. The pod no
 // longer uses its former volumes. Its claims may have been refused meanwhile.
-func (k *keeper) renew(uid types.UID) {
+func (k *keeper) reapply(uid types.UID) {
 	delete(k.replaced.underWay, uid)
 	if pod := k.pods[uid]; pod != nil {
 		k.objects.forget(volume.NewObjectRef("Pod", pod.Namespace, pod.Name))

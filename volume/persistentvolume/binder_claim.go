@@ -21,9 +21,9 @@ import (
 // syncClaim does the next steps for one claim.
 func (b *binder) syncClaim(ctx context.Context, name types.NamespacedName) (err error) {
 	b.unbound.markStale(name)
-	defer func() { b.unbound.settle(name, err) }()
-	// What it is offered and does not take is for the next.
-	for _, pv := range b.table.Offered(name) {
+	defer func() { b.unbound.synced(name, err) }()
+	// A candidate that it does not take is for the next claim.
+	for _, pv := range b.table.Candidates(name) {
 		defer b.table.Release(pv, name)
 	}
 	claim, exists, err := b.cluster.claims.get(ctx, name)

@@ -20,13 +20,13 @@ func (b *binder) syncVolume(ctx context.Context, name string) error {
 	if b.isWanted(pv) {
 		return nil
 	}
-	defer b.table.Offer(name)
+	defer b.table.EnqueueClaimFor(name)
 	if pv.DeletionTimestamp == nil {
 		if pv, err = b.reclaimer.protectVolume(ctx, pv); err != nil {
 			return err
 		}
 	}
-	if err := b.settleVolume(ctx, pv); err != nil {
+	if err := b.syncVolumeOfClaim(ctx, pv); err != nil {
 		return err
 	}
 	pv, exists, err = b.cluster.volumes.get(ctx, types.NamespacedName{Name: name})
@@ -38,14 +38,14 @@ func (b *binder) syncVolume(ctx context.Context, name string) error {
 }
 
 // isWanted reports whether a volume that no claim has is about to be taken: what
-// binds it writes all of it, or gives it back. It is offered first: a claim that
+// binds it writes all of it, or gives it back. A claim is enqueued for it first: one that
 // reserves it meanwhile would be seen by neither the other way round.
 func (b *binder) isWanted(pv *v1.PersistentVolume) bool {
-	return pv.Spec.ClaimRef == nil && pv.DeletionTimestamp == nil && (b.table.Offer(pv.Name) || b.table.IsAssumed(pv.Name))
+	return pv.Spec.ClaimRef == nil && pv.DeletionTimestamp == nil && (b.table.EnqueueClaimFor(pv.Name) || b.table.IsAssumed(pv.Name))
 }
 
-// settleVolume does what the claim asks for that the volume means.
-func (b *binder) settleVolume(ctx context.Context, pv *v1.PersistentVolume) error {
+// syncVolumeOfClaim does what the claim asks for that the volume means.
+func (b *binder) syncVolumeOfClaim(ctx context.Context, pv *v1.PersistentVolume) error {
 	ref := pv.Spec.ClaimRef
 	if ref == nil || ref.UID == "" {
 		if detail := index.Unusable(pv); detail != "" {

@@ -32,9 +32,9 @@ type latest[T metav1.Object] struct {
 
 	mu    sync.Mutex
 	known map[types.NamespacedName]T
-	// buried has the last known version of objects that the API says are gone, while
+	// deleted has the last known version of objects that the API says are gone, while
 	// the cache still has them.
-	buried map[types.NamespacedName]T
+	deleted map[types.NamespacedName]T
 }
 
 // noticed says how a new version was learned of.
@@ -51,7 +51,7 @@ const (
 )
 
 func newLatest[T metav1.Object](all objects.Reader, kind string, changed func(types.NamespacedName, T, T, noticed)) *latest[T] {
-	return &latest[T]{objects: all, kind: kind, changed: changed, known: make(map[types.NamespacedName]T), buried: make(map[types.NamespacedName]T)}
+	return &latest[T]{objects: all, kind: kind, changed: changed, known: make(map[types.NamespacedName]T), deleted: make(map[types.NamespacedName]T)}
 }
 
 // get returns the object, or false if it is gone. A seen object counts as gone
@@ -59,7 +59,7 @@ func newLatest[T metav1.Object](all objects.Reader, kind string, changed func(ty
 func (l *latest[T]) get(ctx context.Context, name types.NamespacedName) (object T, exists bool, err error) {
 	object, err = objects.Get[T](ctx, l.objects, volume.ObjectRef{Kind: l.kind, NamespacedName: name})
 	switch {
-	case err == nil && l.isBuried(name, object):
+	case err == nil && l.isDeleted(name, object):
 		var none T
 		return none, false, nil
 	case err == nil:
@@ -67,7 +67,7 @@ func (l *latest[T]) get(ctx context.Context, name types.NamespacedName) (object 
 	case !errors.Is(err, volume.ErrNotFound):
 		return object, false, err
 	}
-	l.unbury(name)
+	l.forgetDeleted(name)
 	if _, known := l.version(name); known {
 		return l.getLive(ctx, name)
 	}
@@ -86,7 +86,7 @@ func (l *latest[T]) getLive(ctx context.Context, name types.NamespacedName) (obj
 			return object, false, err
 		case l.forget(name, version, known):
 			if _, err := objects.Get[T](ctx, l.objects, volume.ObjectRef{Kind: l.kind, NamespacedName: name}); errors.Is(err, volume.ErrNotFound) {
-				l.unbury(name) // else it is when the cache tells that it is gone
+				l.forgetDeleted(name) // else it is when the cache tells that it is gone
 			}
 			return object, false, nil
 		}
@@ -133,7 +133,7 @@ func (l *latest[T]) note(object T, how noticed) T {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	prior, known := l.known[name]
-	last, gone := l.buried[name]
+	last, gone := l.deleted[name]
 	switch {
 	case gone && !known && last.GetUID() == object.GetUID() && !isNewer(object, last):
 		return object // an answer that was long on its way
@@ -147,7 +147,7 @@ func (l *latest[T]) note(object T, how noticed) T {
 		return prior
 	}
 	l.known[name] = object
-	delete(l.buried, name) // what the cache has is older than this now
+	delete(l.deleted, name) // what the cache has is older than this now
 	l.changed(name, prior, object, how)
 	return object
 }
@@ -172,7 +172,7 @@ func (l *latest[T]) forget(name types.NamespacedName, version string, known bool
 		return true
 	}
 	delete(l.known, name)
-	l.buried[name] = prior
+	l.deleted[name] = prior
 	var none T
 	l.changed(name, prior, none, gone)
 	return true
@@ -183,7 +183,7 @@ func (l *latest[T]) gone(object T) {
 	name := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.buried[name] = object
+	l.deleted[name] = object
 	if prior, known := l.known[name]; known {
 		delete(l.known, name)
 		var none T
@@ -191,24 +191,24 @@ func (l *latest[T]) gone(object T) {
 	}
 }
 
-// isBuried reports whether what the cache has of an object is no news of it: it was
+// isDeleted reports whether the cache's version of an object is no news of it: it was
 // known before the API said that the object is gone. To learn of it again, and then
 // that it is gone, would go on without a pause for as long as the cache is behind.
-func (l *latest[T]) isBuried(name types.NamespacedName, object T) bool {
+func (l *latest[T]) isDeleted(name types.NamespacedName, object T) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	last, gone := l.buried[name]
+	last, gone := l.deleted[name]
 	if gone && (last.GetUID() != object.GetUID() || isNewer(object, last)) {
-		delete(l.buried, name)
+		delete(l.deleted, name)
 		return false
 	}
 	return gone
 }
 
-func (l *latest[T]) unbury(name types.NamespacedName) {
+func (l *latest[T]) forgetDeleted(name types.NamespacedName) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.buried, name)
+	delete(l.deleted, name)
 }
 
 // last returns the last known version of an object, if any.

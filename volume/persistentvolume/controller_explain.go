@@ -149,8 +149,8 @@ func (r *reasons) set(claim types.NamespacedName, err error) {
 	r.all[claim] = reason{err: err}
 }
 
-// settle says that a claim has been synced, and what went wrong.
-func (r *reasons) settle(claim types.NamespacedName, failed error) {
+// synced says that a claim has been synced, and what went wrong.
+func (r *reasons) synced(claim types.NamespacedName, failed error) {
 	if errors.Is(failed, objects.ErrConflict) {
 		return // it is synced again at once, and that it has changed is no reason
 	}

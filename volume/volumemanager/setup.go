@@ -140,7 +140,7 @@ func (o *operationExecutor) trySetUp(ctx context.Context, u *setUp) error {
 	}
 	defer done()
 	depends := dependencies.Finder{Set: &u.of.watches, Objects: o.objects, TrustBundles: o.trustBundles, Changed: func() { o.changed(u.of) }}
-	defer depends.Settle()
+	defer depends.StopUnused()
 	if err := o.resolve(ctx, depends, u); err != nil {
 		o.admission.show(u)
 		return err

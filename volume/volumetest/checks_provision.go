@@ -181,7 +181,7 @@ func provisionDeed(c StorageCase) deed {
 				}
 				return err
 			},
-			settle: func(n *Node) {
+			converge: func(n *Node) {
 				k.Helper()
 				s := s.on(n)
 				s.mustProvision(k)
@@ -210,7 +210,7 @@ func deleteDeed(c StorageCase) deed {
 		return &trial{
 			node: n,
 			run:  s.Delete,
-			settle: func(n *Node) {
+			converge: func(n *Node) {
 				k.Helper()
 				s := s.on(n)
 				s.mustDelete(k)
@@ -227,8 +227,8 @@ func checkDelete(k *kit, c StorageCase) {
 	if err := t.run(k.Context()); err != nil {
 		k.Fatalf("Delete: %v", err)
 	}
-	t.settle(t.node)
-	t.settle(t.node.restart())
+	t.converge(t.node)
+	t.converge(t.node.restart())
 	s := t.node.claimed(c, "later")
 	s.mustProvision(k)
 	s.write(k)

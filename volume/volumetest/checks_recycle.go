@@ -35,7 +35,7 @@ func recycleChecks() []check {
 				if err := t.run(k.Context()); err != nil {
 					k.Fatalf("Recycle: %v", err)
 				}
-				t.settle(t.node)
+				t.converge(t.node)
 			}),
 		},
 		{
@@ -96,7 +96,7 @@ func recycleDeed(c Case) deed {
 		return &trial{
 			node: n,
 			run:  func(ctx context.Context) error { return n.sim.Recycle(ctx, spec) },
-			settle: func(n *Node) {
+			converge: func(n *Node) {
 				k.Helper()
 				for range 2 {
 					if err := n.sim.Recycle(k.Context(), given); err != nil {

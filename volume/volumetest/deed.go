@@ -79,9 +79,9 @@ type deed struct {
 type trial struct {
 	node *Node
 	run  func(context.Context) error
-	// settle does the deed again, on the node or on what it is after a restart,
+	// converge does the deed again, on the node or on what it is after a restart,
 	// and fails unless all is then as if nothing had ever gone wrong.
-	settle func(*Node)
+	converge func(*Node)
 }
 
 func (d deed) points(k *kit) []sim.Point {
@@ -104,7 +104,7 @@ func (d deed) sweepFaults(k *kit) {
 			if err != nil && !errors.Is(err, sim.ErrInjected) {
 				k.Errorf("the error does not wrap its cause: %v", err)
 			}
-			t.settle(t.node)
+			t.converge(t.node)
 		})
 	}
 }
@@ -118,7 +118,7 @@ func (d deed) sweepCrashes(k *kit) {
 			bury := t.node.sim.Die(p, t.run)
 			// Also where a check below ends the test.
 			defer bury()
-			t.settle(t.node.restart())
+			t.converge(t.node.restart())
 		})
 	}
 }
@@ -149,7 +149,7 @@ func (d deed) sweepEnds(k *kit) {
 				defer k.Explain("%s, where %s hung, and the later ones: %v", d.name, p, onward)
 				t := d.begin(k)
 				t.node.sim.Hang(p, onward, sim.Hanging{Name: d.name, Run: t.run, Allowed: sim.Grace})
-				t.settle(t.node)
+				t.converge(t.node)
 			})
 		}
 	}
@@ -160,5 +160,5 @@ func (t *trial) assertCancelled(k *kit, err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		k.Errorf("the error does not wrap context.Canceled: %v", err)
 	}
-	t.settle(t.node)
+	t.converge(t.node)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/podvol/podvol/util/eintr"
 )
 
-// Wish is a directory that is to be made.
-type Wish struct {
+// Request is a directory that is to be made.
+type Request struct {
 	// Path is below the base, as [CheckPath] wants it.
 	Path  string
 	Owner Owner
@@ -38,11 +38,11 @@ type Wish struct {
 //
 // Errors are [CheckPath]'s, before anything is touched, *[Error]s and the cause
 // of ctx's end. Existing files are left alone.
-func Make(ctx context.Context, root *os.File, w Wish) error {
+func Make(ctx context.Context, root *os.File, w Request) error {
 	return w.On.named(newBase(root).make(ctx, w))
 }
 
-func (b *base) make(ctx context.Context, w Wish) error {
+func (b *base) make(ctx context.Context, w Request) error {
 	if err := CheckPath(w.Path); err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (b *base) make(ctx context.Context, w Wish) error {
 	return repeat(b.name(w.Path), func() error { return b.tryMake(ctx, k, w) })
 }
 
-func (b *base) tryMake(ctx context.Context, k *book, w Wish) error {
+func (b *base) tryMake(ctx context.Context, k *book, w Request) error {
 	dir, err := b.makeParents(ctx, k, w.Path)
 	if err != nil {
 		return err

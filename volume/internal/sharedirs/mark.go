@@ -139,7 +139,7 @@ type Former struct {
 	// Claim is the claim's namespace and name.
 	Claim string
 	Owner Owner
-	// Records is [Wish].Records, empty where it was not given.
+	// Records is [Request].Records, empty where it was not given.
 	Records string
 
 	directory identity

@@ -129,7 +129,7 @@ func (m *history) make(p string, o Owner, crash int) {
 		return // a volume has one path, and is made again only once it is deleted
 	}
 	err, died := m.within(crash, func() error {
-		return m.base.make(m.t.Context(), Wish{Path: p, Owner: o, Mode: 0o755, OnDelete: Delete})
+		return m.base.make(m.t.Context(), Request{Path: p, Owner: o, Mode: 0o755, OnDelete: Delete})
 	})
 	had := m.volumes[o] != nil
 	if died {

@@ -34,11 +34,11 @@ func owner(volume string) Owner {
 	return Owner{Volume: volume, ClaimUID: types.UID("uid-of-" + volume)}
 }
 
-func wish(path, volume string) Wish {
-	return Wish{Path: path, Owner: owner(volume), Claim: "ns/" + volume, Mode: 0o2770, OnDelete: Delete}
+func wish(path, volume string) Request {
+	return Request{Path: path, Owner: owner(volume), Claim: "ns/" + volume, Mode: 0o2770, OnDelete: Delete}
 }
 
-func mustMake(t *testing.T, b *base, w Wish) {
+func mustMake(t *testing.T, b *base, w Request) {
 	t.Helper()
 	if err := b.make(t.Context(), w); err != nil {
 		t.Fatalf("make %+v: %v", w, err)

@@ -23,7 +23,7 @@ type watchedFile struct {
 	good    *Contents // the last good version; nil: there was none
 	digest  [sha256.Size]byte
 	fault   string    // the fault of the file as it is now
-	doubt   bool      // the version that is there now is not the good one
+	stale   bool      // the version that is there now is not the good one
 	there   bool      // in the last scan
 	written time.Time // when it was found first to be open for writing; zero while it is not
 	gone    time.Time // when it was missed first; zero while it is there
@@ -59,7 +59,7 @@ func (d *Directory) read(name string) (candidate, bool) {
 	}
 	file.there, file.gone = true, time.Time{}
 	if errors.Is(err, errBeingWritten) {
-		file.doubt = true
+		file.stale = true
 		if file.written.IsZero() {
 			file.written = time.Now()
 		}
@@ -111,7 +111,7 @@ func isGone(path string) bool {
 
 // refuse keeps the last good version of a file.
 func (d *Directory) refuse(file *watchedFile, err error) {
-	file.doubt = true
+	file.stale = true
 	text := err.Error()
 	if file.good != nil {
 		text += fmt.Sprintf("; the last good version of %s stays in force", file.name)
@@ -127,7 +127,7 @@ func (d *Directory) settled(file *watchedFile) {
 	for ref := range file.good.Pods {
 		d.shown[ref.String()] = true
 	}
-	file.doubt = false
+	file.stale = false
 	if file.fault != "" {
 		file.fault = ""
 		d.say(fmt.Sprintf("%s is good again", filepath.Join(d.dir, file.name)))

@@ -90,7 +90,7 @@ func (d *Directory) unlisted() (pods []string) {
 // none. Objects of another file may have moved into it, so they are not unwanted.
 func (d *Directory) unsettled() string {
 	for _, file := range d.sorted() {
-		if file.doubt {
+		if file.stale {
 			return file.name
 		}
 	}

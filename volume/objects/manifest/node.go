@@ -51,7 +51,7 @@ func assign(pods []podAt, node string) (here []podAt, skipped []Skipped) {
 			})
 			continue
 		}
-		p.settle(node)
+		p.assign(node)
 		here = append(here, p)
 	}
 	return here, skipped
@@ -66,7 +66,7 @@ func checkNodeName(pod *v1.Pod) error {
 	return nil
 }
 
-func (p podAt) settle(node string) {
+func (p podAt) assign(node string) {
 	p.pod.Spec.NodeName = node
 	if p.pod.UID == "" {
 		p.pod.UID = objects.DerivedPodUID(node, p.owner.Kind, p.owner.Namespace, p.owner.Name, p.ordinal)

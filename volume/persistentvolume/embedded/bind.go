@@ -38,7 +38,7 @@ func (c *Cluster) Bind(ctx context.Context, pods ...*v1.Pod) error {
 	}
 	b := &binding{cluster: c, pods: c.placedFirst(ctx, onlyUsed(pods)), refused: make(map[*v1.Pod]error), tried: make(map[index.ClaimID]bool)}
 	for {
-		if err := b.settle(ctx); err != nil && ctx.Err() == nil {
+		if err := b.waitForClaims(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}
 		if ctx.Err() != nil || !b.place(ctx) {
@@ -97,9 +97,9 @@ func (c *Cluster) placedFirst(ctx context.Context, pods []*v1.Pod) []*v1.Pod {
 	return append(placed, others...)
 }
 
-// settle returns when all claims of the pods are bound or the controller has done
+// waitForClaims returns when all claims of the pods are bound or the controller has done
 // what there is to do.
-func (b *binding) settle(ctx context.Context) error {
+func (b *binding) waitForClaims(ctx context.Context) error {
 	changed, stop := b.cluster.watch(kindClaim)
 	defer stop()
 	waiting, cancel := context.WithCancel(ctx)

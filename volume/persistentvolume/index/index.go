@@ -4,7 +4,7 @@
 //   - [Index] holds all PersistentVolumes. [Index.Match] finds the volume that fits a
 //     claim best.
 //   - [Waiting] holds the claims for which there is no volume, so that a new volume is
-//     offered to one of them instead of being tried for all.
+//     given to one of them instead of being tried for all.
 //   - [UnboundError] says why no volume fits, with the number of volumes per reason.
 //
 // Which volume fits is decided as Kubernetes' PersistentVolume controller does.
@@ -228,10 +228,10 @@ func (x *Index) change(volumeName string, f func()) {
 		return
 	}
 	if old.pv != nil {
-		x.lift(old)
+		x.unshelve(old)
 	}
 	if exists {
-		x.volumes[volumeName] = x.settle(now.item, side)
+		x.volumes[volumeName] = x.shelve(now.item, side)
 	}
 }
 
@@ -261,7 +261,7 @@ func (x *Index) unlink(pv *v1.PersistentVolume) {
 	}
 }
 
-func (x *Index) lift(k kept) {
+func (x *Index) unshelve(k kept) {
 	if k.side != nil {
 		k.side.remove(k.item)
 		return
@@ -277,7 +277,7 @@ func (x *Index) lift(k kept) {
 	}
 }
 
-func (x *Index) settle(it item, side *ordered) kept {
+func (x *Index) shelve(it item, side *ordered) kept {
 	if side != nil {
 		side.insert(it)
 		return kept{item: it, side: side}

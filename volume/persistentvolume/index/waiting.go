@@ -17,20 +17,20 @@ import (
 type Waiting struct {
 	mu     sync.Mutex
 	claims map[types.NamespacedName]*waitingClaim
-	// turns are the claims' places in line, also of claims that are woken.
+	// turns are the claims' places in line, also of enqueued claims.
 	turns  map[types.NamespacedName]turn
 	latest uint64
 	// groups are by the mark that finds them, then by all other requirements.
 	groups map[shelfKey]map[mark]map[groupKey]*waitingGroup
 	// absent has, for a class that did not exist, the turn of the last search for it.
 	absent map[string]uint64
-	// woken are claims that were woken and are not synced yet.
-	woken map[types.NamespacedName]*waitingClaim
+	// enqueued are claims that were enqueued for a volume and are not synced yet.
+	enqueued map[types.NamespacedName]*waitingClaim
 }
 
-// maxWoken is how many woken claims are checked for a volume that no waiting claim
+// maxEnqueued is how many enqueued claims are checked for a volume that no waiting claim
 // fits.
-const maxWoken = 8
+const maxEnqueued = 8
 
 type turn struct {
 	uid    types.UID
@@ -40,17 +40,17 @@ type turn struct {
 type waitingClaim struct {
 	query *query
 	turn  uint64
-	group *waitingGroup // nil for a claim that is never offered a volume
+	group *waitingGroup // nil for a claim that no volume is searched for
 }
 
 // NewWaiting returns a set without claims.
 func NewWaiting() *Waiting {
 	return &Waiting{
-		claims: make(map[types.NamespacedName]*waitingClaim),
-		turns:  make(map[types.NamespacedName]turn),
-		groups: make(map[shelfKey]map[mark]map[groupKey]*waitingGroup),
-		absent: make(map[string]uint64),
-		woken:  make(map[types.NamespacedName]*waitingClaim),
+		claims:   make(map[types.NamespacedName]*waitingClaim),
+		turns:    make(map[types.NamespacedName]turn),
+		groups:   make(map[shelfKey]map[mark]map[groupKey]*waitingGroup),
+		absent:   make(map[string]uint64),
+		enqueued: make(map[types.NamespacedName]*waitingClaim),
 	}
 }
 
@@ -155,8 +155,8 @@ func (w *Waiting) Done(name types.NamespacedName) {
 	delete(w.turns, name)
 }
 
-// Pause is for a claim that tries to take a volume: until it is added again no
-// other is offered to it.
+// Pause is for a claim that tries to take a volume: until it is added again it is
+// enqueued for no other.
 func (w *Waiting) Pause(name types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -187,9 +187,9 @@ func (w *Waiting) remove(name types.NamespacedName) {
 	}
 }
 
-// Offer returns the claim that gets a free volume. The claim does not wait any more; the
+// Pop returns the claim that gets a free volume. The claim does not wait any more; the
 // caller enqueues it.
-func (w *Waiting) Offer(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
+func (w *Waiting) Pop(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	first := w.first(pv)
@@ -198,7 +198,7 @@ func (w *Waiting) Offer(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
 	}
 	name := pvapi.NameOf(first.query.Claim)
 	w.remove(name)
-	w.woken[name] = first
+	w.enqueued[name] = first
 	return name, true
 }
 
@@ -220,14 +220,14 @@ func (w *Waiting) first(pv *v1.PersistentVolume) (first *waitingClaim) {
 	return first
 }
 
-// OfferWoken is for a free volume that no claim waits for: a claim that was woken
-// for another, which may have been taken meanwhile, may have this one instead.
-func (w *Waiting) OfferWoken(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
+// Enqueued is for a free volume that no claim waits for: a claim that was enqueued for
+// another volume, which may be taken by now, may have this one instead.
+func (w *Waiting) Enqueued(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	asked := 0
-	for name, claim := range w.woken {
-		if asked++; asked > maxWoken {
+	for name, claim := range w.enqueued {
+		if asked++; asked > maxEnqueued {
 			break
 		}
 		if claim.query.shelf == shelfOf(pv) && claim.query.reject(pv, "") == nil {
@@ -237,12 +237,12 @@ func (w *Waiting) OfferWoken(pv *v1.PersistentVolume) (types.NamespacedName, boo
 	return types.NamespacedName{}, false
 }
 
-// Looks says that a claim looks for a volume now: no further one is offered to it before it
+// BeginSync says that a claim is synced now: it is enqueued for no further volume before it
 // waits again.
-func (w *Waiting) Looks(name types.NamespacedName) {
+func (w *Waiting) BeginSync(name types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.woken, name)
+	delete(w.enqueued, name)
 }
 
 // OfClass returns the waiting claims that have a class. Those that name none

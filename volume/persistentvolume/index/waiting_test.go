@@ -111,7 +111,7 @@ func TestAVolumeIsOfferedToTheFirstClaimThatCanHaveIt(t *testing.T) {
 						break
 					}
 				}
-				got, ok := w.Offer(pv)
+				got, ok := w.Pop(pv)
 				if got.Name != want || ok != (want != "") {
 					t.Fatalf("offered to %q, want %q", got.Name, want)
 				}
@@ -138,7 +138,7 @@ func TestAClaimThatLooksAgainKeepsItsTurn(t *testing.T) {
 	w.Add(Wanted{Claim: second})
 	again := func(what string) {
 		t.Helper()
-		if got, _ := w.Offer(freeVolumeOf("pv", "1Gi")); got.Name != "first" {
+		if got, _ := w.Pop(freeVolumeOf("pv", "1Gi")); got.Name != "first" {
 			t.Errorf("%s: offered to %q", what, got.Name)
 		}
 	}
@@ -156,7 +156,7 @@ func TestAClaimThatLooksAgainKeepsItsTurn(t *testing.T) {
 	here.Claim = first.DeepCopy()
 	here.Claim.UID = "another"
 	w.Add(here)
-	if got, _ := w.Offer(freeVolumeOf("pv", "1Gi")); got.Name != "second" {
+	if got, _ := w.Pop(freeVolumeOf("pv", "1Gi")); got.Name != "second" {
 		t.Errorf("after it was made again: offered to %q", got.Name)
 	}
 }
@@ -192,17 +192,17 @@ func offering(t *testing.T, claims, rounds int) (nobody, somebody time.Duration)
 	}
 	for range rounds {
 		nobody = fastest(nobody, func() {
-			if claim, ok := w.Offer(small); ok {
+			if claim, ok := w.Pop(small); ok {
 				t.Fatalf("%v cannot have it", claim)
 			}
 		})
 		somebody = fastest(somebody, func() {
-			if claim, ok := w.Offer(large); !ok || claim.Name != "c0" {
+			if claim, ok := w.Pop(large); !ok || claim.Name != "c0" {
 				t.Fatalf("offered to %v", claim)
 			}
 			w.Add(first)
 		})
-		w.Looks(pvapi.NameOf(first.Claim))
+		w.BeginSync(pvapi.NameOf(first.Claim))
 	}
 	return nobody, somebody
 }

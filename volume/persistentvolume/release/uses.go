@@ -66,7 +66,7 @@ func (r *Verifier) findUses(ctx context.Context, pv *v1.PersistentVolume) ([]Use
 	if f.plugin, err = pvapi.PluginOf(r.Plugins, f.spec); err != nil {
 		return nil, err
 	}
-	f.all, err = r.looks.share(ctx, func(ctx context.Context) (*usage, error) { return readUsage(ctx, objects.Live(r.Objects)) })
+	f.all, err = r.reads.share(ctx, func(ctx context.Context) (*usage, error) { return readUsage(ctx, objects.Live(r.Objects)) })
 	if err != nil {
 		return nil, err
 	}

@@ -35,7 +35,7 @@ type Verifier struct {
 	// last time. An error counts as a use. Nil: there are none.
 	OtherUses func(context.Context, *v1.PersistentVolume) ([]Use, error)
 
-	looks looks
+	reads sharedReads
 }
 
 var _ volume.ReleaseVerifier = (*Verifier)(nil)

@@ -90,7 +90,7 @@ func (m *provisioner) Provision(ctx context.Context, selectedNode *v1.Node, allo
 	if err != nil {
 		return nil, volumeError("Provision", m.options.PVName, volume.NothingDone(err))
 	}
-	wish := sharedirs.Wish{
+	request := sharedirs.Request{
 		Path:     m.dir,
 		Owner:    sharedirs.Owner{Volume: m.options.PVName, ClaimUID: m.options.PVC.UID},
 		Claim:    types.NamespacedName{Namespace: m.options.PVC.Namespace, Name: m.options.PVC.Name}.String(),
@@ -108,10 +108,10 @@ func (m *provisioner) Provision(ctx context.Context, selectedNode *v1.Node, allo
 			return err
 		}
 		defer root.Close()
-		if err := m.plugin.checkForgotten(ctx, &m.class, root, wish); err != nil {
+		if err := m.plugin.checkForgotten(ctx, &m.class, root, request); err != nil {
 			return err
 		}
-		return sharedirs.Make(ctx, root, wish)
+		return sharedirs.Make(ctx, root, request)
 	})
 	if err != nil {
 		return nil, volumeError("Provision", m.options.PVName, fmt.Errorf("making %q below %s: %w", m.dir, m.class.dir, err))

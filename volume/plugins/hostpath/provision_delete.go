@@ -155,7 +155,7 @@ func (p *plugin) formersOf(ctx context.Context, root *os.File, dir, claim string
 }
 
 // checkForgotten refuses a claim whose former volume is forgotten.
-func (p *plugin) checkForgotten(ctx context.Context, class *dirClass, root *os.File, w sharedirs.Wish) error {
+func (p *plugin) checkForgotten(ctx context.Context, class *dirClass, root *os.File, w sharedirs.Request) error {
 	own, records := class.base.Own, p.config.Provision.Records
 	if !own && records == "" || p.config.Provision.Volumes == nil {
 		return nil

@@ -40,15 +40,15 @@ func notMade(directory, base string, err, missing error) error {
 	return &volume.Failure{Cause: ErrNotMade, Subject: directory, What: what, Next: next, Err: errors.Join(err, missing)}
 }
 
-// directoryWish is a directory that shall be made if it is missing.
-type directoryWish struct {
+// directoryRequest is a directory that shall be made if it is missing.
+type directoryRequest struct {
 	base export
 	path string // relative to base
 	mode uint32
 }
 
 // directoryFor returns the wish for a directory, if a policy allows it.
-func (p InlinePolicy) directoryFor(name string, e export, mode uint32) (*directoryWish, error) {
+func (p InlinePolicy) directoryFor(name string, e export, mode uint32) (*directoryRequest, error) {
 	entry, _ := p.forServer(e.server)
 	wanted, base := path.Clean(e.path), ""
 	for _, dir := range entry.MakeBelow {
@@ -64,7 +64,7 @@ func (p InlinePolicy) directoryFor(name string, e export, mode uint32) (*directo
 		return nil, volume.NothingDone(notAllowed(fmt.Sprintf("making the directory %q", wanted), name, e.server, entry.Server, next))
 	}
 	rest, _ := pathin.Cut(base, wanted)
-	return &directoryWish{base: export{e.server, base}, path: rest, mode: mode}, nil
+	return &directoryRequest{base: export{e.server, base}, path: rest, mode: mode}, nil
 }
 
 // isMissing reports whether a mount failed as it does where its directory is not
@@ -145,7 +145,7 @@ func (m *mounter) notMade(err, missing error) error {
 }
 
 // workName is the same for all that can share one mount of the agent's own.
-func (w directoryWish) workName(options []string) string {
+func (w directoryRequest) workName(options []string) string {
 	sum := sha256.Sum256([]byte(w.base.normal().String() + "\n" + strings.Join(options, ",")))
 	return "make-" + hex.EncodeToString(sum[:16])
 }

@@ -262,7 +262,7 @@ type mounter struct {
 	// Options may say so too, but an existing mount may have older ones.
 	mustBeReadOnly bool
 	// directory is to be made if it is missing; nil: not.
-	directory *directoryWish
+	directory *directoryRequest
 	// refused is the policy's error; nil: none. An existing mount is kept.
 	refused error
 }

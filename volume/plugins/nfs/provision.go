@@ -93,14 +93,14 @@ func (m *provisioner) Provision(ctx context.Context, selectedNode *v1.Node, allo
 	if err := checkNode(pv, selectedNode); err != nil {
 		return nil, m.error(err)
 	}
-	wish := sharedirs.Wish{
+	request := sharedirs.Request{
 		Path:     m.dir,
 		Owner:    sharedirs.Owner{Volume: m.options.PVName, ClaimUID: m.options.PVC.UID},
 		Claim:    types.NamespacedName{Namespace: m.options.PVC.Namespace, Name: m.options.PVC.Name}.String(),
 		Mode:     m.class.Mode,
 		OnDelete: m.class.OnDelete,
 	}
-	work := func(ctx context.Context, root *os.File) error { return sharedirs.Make(ctx, root, wish) }
+	work := func(ctx context.Context, root *os.File) error { return sharedirs.Make(ctx, root, request) }
 	if err := m.plugin.withExport(ctx, m.class.share, m.mount, workName("provision", m.class.share.String(), m.mount), work); err != nil {
 		return nil, m.error(fmt.Errorf("making %s: %w", m.source, err))
 	}

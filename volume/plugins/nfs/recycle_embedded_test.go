@@ -325,7 +325,7 @@ func provisionAndRetain(t *testing.T, share string) {
 	}
 	defer root.Close()
 	owner := sharedirs.Owner{Volume: "pv9", ClaimUID: "u9"}
-	wish := sharedirs.Wish{Path: "data", Owner: owner, Mode: 0o770, OnDelete: sharedirs.Retain}
+	wish := sharedirs.Request{Path: "data", Owner: owner, Mode: 0o770, OnDelete: sharedirs.Retain}
 	if err := sharedirs.Make(t.Context(), root, wish); err != nil {
 		t.Fatal(err)
 	}

@@ -205,14 +205,14 @@ func (o *Executor) tellSlow(op *operation, t Task) {
 }
 
 func (o *Executor) finish(op *operation, err error, forget func()) {
-	o.settle(op, err)
+	o.noteOutcome(op, err)
 	forget()
 	o.Again(op.about)
 	o.Activity.Add(-1)
 }
 
-// settle notes how an operation has ended.
-func (o *Executor) settle(op *operation, err error) {
+// noteOutcome notes how an operation has ended.
+func (o *Executor) noteOutcome(op *operation, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	op.running, op.slow, op.err, op.done = false, nil, err, err == nil

@@ -28,13 +28,14 @@
 // A refused request is not lost: its object is enqueued again when the resource is free.
 // Only a writer can wait for its turn, and turns are in order.
 //
-// # Offers
+// # Candidates
 //
-// A free volume is offered to the claim that has waited longest ([Table.Offer]). An offer
-// has nothing: the first claim that reserves the volume gets it. It is remembered, so that a
-// volume which the claim does not take goes to the next one ([Table.Release]).
+// A free volume enqueues the claim that has waited longest, and is a candidate of it
+// ([Table.EnqueueClaimFor]). A candidate is not reserved: the first claim that reserves the
+// volume gets it. A candidate that its claim does not take goes to the next claim
+// ([Table.Release]).
 //
-// # What is not here
+// # Limits
 //
 // The claims that name a volume are facts of the API, and which volumes fit is a search:
 // both are in package index. That a key of the work queue is worked on by one goroutine,

@@ -109,7 +109,7 @@ func (e *Entry) Assume(pv *v1.PersistentVolume) {
 }
 
 // Forget ends an entry, and gives back what it has: a volume that a claim has not taken is
-// offered to others, and claims that mean a volume whose data is removed are enqueued. An
+// given to others, and claims that mean a volume whose data is removed are enqueued. An
 // entry that has ended stays so.
 func (e *Entry) Forget() {
 	t := e.table

@@ -43,18 +43,18 @@ type Table struct {
 	// asked are the objects that were refused a resource. With true the object is enqueued when
 	// the resource is free; with false only if the object has changed.
 	asked map[resource]map[volume.ObjectRef]bool
-	// offers are the volumes that claims were offered, until these are synced.
-	offers map[types.NamespacedName][]string
+	// candidates are the volumes that claims were enqueued for, until these are synced.
+	candidates map[types.NamespacedName][]string
 }
 
 // New returns a table without entries.
 func New(config Config) *Table {
 	return &Table{
-		Config:  config,
-		holders: make(map[resource]*Entry),
-		lines:   make(map[resource][]*Entry),
-		asked:   make(map[resource]map[volume.ObjectRef]bool),
-		offers:  make(map[types.NamespacedName][]string),
+		Config:     config,
+		holders:    make(map[resource]*Entry),
+		lines:      make(map[resource][]*Entry),
+		asked:      make(map[resource]map[volume.ObjectRef]bool),
+		candidates: make(map[types.NamespacedName][]string),
 	}
 }
 

@@ -195,7 +195,7 @@ func TestAVolumeIsGivenBack(t *testing.T) {
 		if waits {
 			table.Waiting.Add(index.Wanted{Claim: pvbuild.NewClaim("second", "1Gi")})
 		}
-		if table.Offer("pv") {
+		if table.EnqueueClaimFor("pv") {
 			t.Error("it is offered while it is reserved")
 		}
 		assumed.Forget()
@@ -205,10 +205,10 @@ func TestAVolumeIsGivenBack(t *testing.T) {
 			continue
 		}
 		q.want(t, "if a claim waits", "enqueue second")
-		if got := table.Offered(claimName("second")); !slices.Equal(got, []string{"pv"}) {
+		if got := table.Candidates(claimName("second")); !slices.Equal(got, []string{"pv"}) {
 			t.Errorf("offered %v", got)
 		}
-		if got := table.Offered(claimName("second")); len(got) > 0 {
+		if got := table.Candidates(claimName("second")); len(got) > 0 {
 			t.Errorf("offered %v twice", got)
 		}
 	}
@@ -238,13 +238,13 @@ func TestClaimsThatMeanAVolumeAreReminded(t *testing.T) {
 func TestAWokenClaimIsOfferedMoreUntilItLooks(t *testing.T) {
 	table, _ := newTable(index.New(pvbuild.NewPV("pv0", "1Gi"), pvbuild.NewPV("pv1", "1Gi"), pvbuild.NewPV("pv2", "1Gi")))
 	table.Waiting.Add(index.Wanted{Claim: pvbuild.NewClaim("a", "1Gi")})
-	if !table.Offer("pv0") || !table.Offer("pv1") {
+	if !table.EnqueueClaimFor("pv0") || !table.EnqueueClaimFor("pv1") {
 		t.Error("a volume is for no claim")
 	}
-	if got := table.Offered(claimName("a")); !slices.Equal(got, []string{"pv0", "pv1"}) {
+	if got := table.Candidates(claimName("a")); !slices.Equal(got, []string{"pv0", "pv1"}) {
 		t.Errorf("offered %v", got)
 	}
-	if table.Offer("pv2") {
+	if table.EnqueueClaimFor("pv2") {
 		t.Error("a volume is offered to a claim that has looked and does not wait")
 	}
 }
@@ -266,7 +266,7 @@ func TestAClaimThatTriesAgainKeepsItsOffer(t *testing.T) {
 		if table.IsAssumed("pv") {
 			t.Error("it is still reserved")
 		}
-		if got := table.Offered(claimName("first")); !slices.Equal(got, want) {
+		if got := table.Candidates(claimName("first")); !slices.Equal(got, want) {
 			t.Errorf("another waits: %v: offered %v, want %v", other, got, want)
 		}
 		if got := q.take(); (len(got) > 0) != other {

@@ -61,8 +61,8 @@ func (f Finder) Watch(ref volume.ObjectRef, changed func(volume.ObjectRef)) (sto
 	return f.Objects.Watch(ref, changed)
 }
 
-// Settle stops watching what the set-up did not ask for any more.
-func (f Finder) Settle() {
+// StopUnused stops watching what the set-up did not ask for any more.
+func (f Finder) StopUnused() {
 	var kept, dropped Set
 	for _, w := range f.Set.watches {
 		if w.used {

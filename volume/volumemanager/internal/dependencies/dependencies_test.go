@@ -40,7 +40,7 @@ func TestSet(t *testing.T) {
 	changes := 0
 	setUp := func(names ...string) {
 		f := dependencies.Finder{Set: &set, Objects: source, Changed: func() { changes++ }}
-		defer f.Settle()
+		defer f.StopUnused()
 		for _, name := range names {
 			_, _ = f.Get(t.Context(), ref(name)) // which may be missing, and is watched nevertheless
 		}

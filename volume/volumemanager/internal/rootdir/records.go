@@ -61,7 +61,7 @@ func OpenRecords(rootDir string) (r Records, found []*mountrecord.Record, unread
 	r = Records{j, newTombstones(rootDir)}
 	found, unreadable = decodeRecords(rootDir, held)
 	_, earlier := splitTombstones(rootDir, held)
-	earlier.settle(r)
+	earlier.recover(r)
 	return r, found, unreadable, nil
 }
 
@@ -123,7 +123,7 @@ func (r Records) Close() error {
 	if r.journal == nil {
 		return nil
 	}
-	r.settleAll()
+	r.forgetAllGone()
 	return r.journal.Close()
 }
 

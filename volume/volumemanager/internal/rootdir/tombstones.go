@@ -22,13 +22,13 @@ import (
 
 // When a volume has been torn down, its directories are removed, but not for sure
 // on disk: after a power cut they may be there again. So its record is not
-// deleted but buried, at the cost of the one sync that the deletion would take:
+// deleted but becomes a tombstone, at the cost of the one sync that the deletion would take:
 // it is kept under another key until the directories are known to be gone for
 // good. The directories of many volumes are synced together. A process that opens
-// the records meanwhile ignores a buried record. But if there is something again
+// the records meanwhile ignores a tombstone. But if there is something again
 // at its volume's place, it is that volume's record as before, and unconfirmed.
 
-// tombstonePrefix begins the keys of buried records, on disk too. A text of its own follows, so
+// tombstonePrefix begins the keys of tombstones, on disk too. A text of its own follows, so
 // that no two are the same, and the volume's key.
 const tombstonePrefix = "buried/"
 
@@ -36,7 +36,7 @@ const tombstonePrefix = "buried/"
 // that it costs a teardown next to nothing.
 const maxTombstones = 64
 
-// tombstones are the buried records that wait until the directories are synced, by their keys.
+// tombstones are the records of removed volumes that wait until the directories are synced, by their keys.
 type tombstones struct {
 	rootDir string
 	sync    func(*os.File) error // fsync(2)
@@ -70,10 +70,10 @@ func (r Records) Release(key Key, record *mountrecord.Record) error {
 	if isBack(r.tombstones.rootDir, key) {
 		return r.Remove(key)
 	}
-	return r.bury(key, record)
+	return r.moveToTombstone(key, record)
 }
 
-func (r Records) bury(key Key, record *mountrecord.Record) error {
+func (r Records) moveToTombstone(key Key, record *mountrecord.Record) error {
 	tombstone := *record
 	tombstone.Confirmed, tombstone.Detached = nil, nil
 	line, err := mountrecord.Encode(&tombstone)
@@ -85,7 +85,7 @@ func (r Records) bury(key Key, record *mountrecord.Record) error {
 		return err
 	}
 	if full := r.tombstones.add(under, key); full != nil {
-		r.settle(full)
+		r.forgetGone(full)
 	}
 	return nil
 }
@@ -108,10 +108,10 @@ func (t *tombstones) take() map[string]Key {
 	return all
 }
 
-// settle sees to it that the directories of these volumes stay away, and forgets
+// forgetGone sees to it that the directories of these volumes stay away, and forgets
 // the volumes. A record that cannot be synced is kept for another time: a record
 // too many is harmless.
-func (r Records) settle(gone map[string]Key) {
+func (r Records) forgetGone(gone map[string]Key) {
 	if len(gone) == 0 {
 		return
 	}
@@ -132,12 +132,12 @@ func (t *tombstones) keep(all map[string]Key) {
 	maps.Copy(t.waiting, all)
 }
 
-// settleAll settles all that wait.
-func (r Records) settleAll() {
+// forgetAllGone does so for all that wait.
+func (r Records) forgetAllGone() {
 	r.tombstones.mu.Lock()
 	all := r.tombstones.take()
 	r.tombstones.mu.Unlock()
-	r.settle(all)
+	r.forgetGone(all)
 }
 
 // syncPlaces syncs, for each volume, the directories on the way to its own as far
@@ -191,15 +191,15 @@ func openWay(dirs map[string]*os.File, path string, names ...string) error {
 	}
 }
 
-// unearthed are buried records, judged by their volumes' places.
-type unearthed struct {
+// foundTombstones are the tombstones of an earlier owner, judged by their volumes' places.
+type foundTombstones struct {
 	back []journal.Entry // as records, of volumes that are there again
 	gone map[string]Key  // of volumes that are not
 	rest map[string]Key  // of volumes that are, or have a newer record
 }
 
-// splitTombstones takes the buried records out of the others.
-func splitTombstones(rootDir string, held []journal.Entry) (live []journal.Entry, found unearthed) {
+// splitTombstones takes the tombstones out of the records.
+func splitTombstones(rootDir string, held []journal.Entry) (live []journal.Entry, found foundTombstones) {
 	found.gone, found.rest = make(map[string]Key), make(map[string]Key)
 	recorded := make(map[string]bool)
 	for _, entry := range held {
@@ -225,7 +225,7 @@ func splitTombstones(rootDir string, held []journal.Entry) (live []journal.Entry
 	return live, found
 }
 
-// parseTombstone returns the key of the volume whose record is buried.
+// parseTombstone returns the key of a tombstone's volume.
 func parseTombstone(under string) (name string, key Key, ok bool) {
 	rest, ok := strings.CutPrefix(under, tombstonePrefix)
 	if !ok {
@@ -250,9 +250,9 @@ func isBack(rootDir string, key Key) bool {
 	return false
 }
 
-// settle finishes what an earlier owner has buried: volumes that are there again get
+// recover finishes the removals of an earlier owner: volumes that are there again get
 // their records back; of the others, empty directories that may be left are removed.
-func (u unearthed) settle(r Records) {
+func (u foundTombstones) recover(r Records) {
 	for _, entry := range u.back {
 		if r.journal.Put(entry.Key, entry.Value) != nil {
 			return // as on a full disk; they are kept
@@ -265,7 +265,7 @@ func (u unearthed) settle(r Records) {
 			_ = removeEmptyPod(r.tombstones.rootDir, key.PodUID, nil) // what stays is empty
 		}
 	}
-	r.settle(u.gone)
+	r.forgetGone(u.gone)
 	for under := range u.rest {
 		if r.journal.Forget(under) != nil {
 			return

@@ -46,7 +46,7 @@ func TestBuriedRecordsAreKeptUntilSynced(t *testing.T) {
 		must(t, r.journal.Move(key.String(), tombstonePrefix+"1/"+key.String(), []byte("{}")))
 		r.tombstones.add(tombstonePrefix+"1/"+key.String(), key)
 	}
-	r.settleAll()
+	r.forgetAllGone()
 	if len(synced) == 0 || len(r.tombstones.waiting) != 2 {
 		t.Fatalf("synced %v, waiting %v", synced, r.tombstones.waiting)
 	}

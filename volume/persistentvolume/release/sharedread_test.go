@@ -11,7 +11,7 @@ import (
 
 // asking counts looks, each of which waits until it is let go on.
 type asking struct {
-	looks
+	sharedReads
 	mu    sync.Mutex
 	begun int
 	goOn  chan struct{}
@@ -106,7 +106,7 @@ func TestALookThatWasGivenUpIsTakenByAnother(t *testing.T) {
 
 func TestALookThatIsNeverAnsweredHoldsUpNobodyForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var l looks
+		var l sharedReads
 		stuck, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go func() {
@@ -116,7 +116,7 @@ func TestALookThatIsNeverAnsweredHoldsUpNobodyForGood(t *testing.T) {
 		began := time.Now()
 		want := errors.New("the API does not answer")
 		_, err := l.share(t.Context(), func(context.Context) (*usage, error) { return nil, want })
-		if took := time.Since(began); !errors.Is(err, want) || took != lookPatience {
+		if took := time.Since(began); !errors.Is(err, want) || took != readPatience {
 			t.Errorf("after %v: %v", took, err)
 		}
 	})

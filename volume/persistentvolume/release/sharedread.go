@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// lookPatience is how long a look at the API waits for the one before it: one
+// readPatience is how long a read of the API waits for the one before it: one
 // that is never answered holds up no other for good.
-const lookPatience = 10 * time.Second
+const readPatience = 10 * time.Second
 
-// looks are looks at all users of data. A call is answered by a look that begins
-// after it; calls during another look share the next one.
-type looks struct {
+// sharedReads are reads of all users of data. A call is answered by a read that begins
+// after it; calls during another read share the next one.
+type sharedReads struct {
 	mu   sync.Mutex
 	last <-chan struct{} // closed when the last that was begun has ended; nil before the first
-	next *look           // that is not begun yet; nil: no call has asked for it
+	next *sharedRead     // that is not begun yet; nil: no call has asked for it
 }
 
-type look struct {
+type sharedRead struct {
 	done chan struct{} // closed when the rest is set
 	all  *usage
 	err  error
@@ -28,7 +28,7 @@ type look struct {
 
 // share returns what read returns, called by this caller or another, after the
 // call of share.
-func (l *looks) share(ctx context.Context, read func(context.Context) (*usage, error)) (*usage, error) {
+func (l *sharedReads) share(ctx context.Context, read func(context.Context) (*usage, error)) (*usage, error) {
 	for {
 		mine, before, leads := l.join()
 		if leads {
@@ -45,23 +45,23 @@ func (l *looks) share(ctx context.Context, read func(context.Context) (*usage, e
 	}
 }
 
-// join returns the next look, and whether the caller is to lead it, after the one
+// join returns the next read, and whether the caller is to lead it, after the one
 // before has ended.
-func (l *looks) join() (mine *look, before <-chan struct{}, leads bool) {
+func (l *sharedReads) join() (mine *sharedRead, before <-chan struct{}, leads bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.next != nil {
 		return l.next, nil, false
 	}
-	l.next = &look{done: make(chan struct{})}
+	l.next = &sharedRead{done: make(chan struct{})}
 	return l.next, l.last, true
 }
 
-// lead takes a look once the one before has ended.
-func (l *looks) lead(ctx context.Context, mine *look, before <-chan struct{}, read func(context.Context) (*usage, error)) {
+// lead reads once the read before has ended.
+func (l *sharedReads) lead(ctx context.Context, mine *sharedRead, before <-chan struct{}, read func(context.Context) (*usage, error)) {
 	defer close(mine.done)
 	if before != nil {
-		patience := time.NewTimer(lookPatience)
+		patience := time.NewTimer(readPatience)
 		defer patience.Stop()
 		select {
 		case <-before:

@@ -6,20 +6,20 @@ import (
 	"github.com/podvol/podvol/volume/internal/pvapi"
 )
 
-// Offer enqueues the claim that a volume is for, if the volume is free, and reports whether
-// there is one.
-func (t *Table) Offer(volumeName string) bool {
+// EnqueueClaimFor enqueues the claim that a free volume is for, and reports whether there is
+// one. The volume is a candidate of the claim then.
+func (t *Table) EnqueueClaimFor(volumeName string) bool {
 	pv, free := t.Index.Free(volumeName)
 	if !free {
 		return false
 	}
 	t.mu.Lock()
-	claim, ok := t.Waiting.Offer(pv)
+	claim, ok := t.Waiting.Pop(pv)
 	if !ok {
-		claim, ok = t.Waiting.OfferWoken(pv)
+		claim, ok = t.Waiting.Enqueued(pv)
 	}
 	if ok {
-		t.offers[claim] = append(t.offers[claim], volumeName)
+		t.candidates[claim] = append(t.candidates[claim], volumeName)
 	}
 	t.mu.Unlock()
 	if ok {
@@ -28,18 +28,18 @@ func (t *Table) Offer(volumeName string) bool {
 	return ok
 }
 
-// Offered returns the volumes that a claim was offered, once: it is synced now. The caller
+// Candidates returns the candidates of a claim, once: the claim is synced now. The caller
 // releases the volumes that the claim does not take ([Table.Release]).
-func (t *Table) Offered(claim types.NamespacedName) []string {
+func (t *Table) Candidates(claim types.NamespacedName) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.Waiting.Looks(claim)
-	volumes := t.offers[claim]
-	delete(t.offers, claim)
+	t.Waiting.BeginSync(claim)
+	volumes := t.candidates[claim]
+	delete(t.candidates, claim)
 	return volumes
 }
 
-// Release gives up a volume that was kept for a claim, or offered to it. If the claim did not
+// Release gives up a volume that was kept for a claim, or was its candidate. If the claim did not
 // take it, the other claims that name it may have it, then one that waits. If none waits, the
 // volume is enqueued.
 func (t *Table) Release(volumeName string, from types.NamespacedName) {
@@ -48,13 +48,13 @@ func (t *Table) Release(volumeName string, from types.NamespacedName) {
 		return
 	}
 	t.enqueueClaimsAfterPause(volumeName, from)
-	if pv.Spec.ClaimRef == nil && !t.Offer(volumeName) {
+	if pv.Spec.ClaimRef == nil && !t.EnqueueClaimFor(volumeName) {
 		t.Queue.Enqueue(pvapi.VolumeRef(volumeName))
 	}
 }
 
 // Retry ends an [Assumed] entry of a claim that could not take its volume and tries again.
-// Others may have it; for want of one it is still offered to this claim.
+// Other claims may have it; without one it stays a candidate of this claim.
 func (t *Table) Retry(e *Entry) {
 	t.mu.Lock()
 	asked := t.end(e)
@@ -62,12 +62,12 @@ func (t *Table) Retry(e *Entry) {
 	t.wake(asked)
 	claim := e.claim.NamespacedName
 	t.enqueueClaimsAfterPause(e.name, claim)
-	if t.Offer(e.name) {
+	if t.EnqueueClaimFor(e.name) {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.offers[claim] = append(t.offers[claim], e.name)
+	t.candidates[claim] = append(t.candidates[claim], e.name)
 }
 
 // enqueueClaimsAfterPause enqueues the claims but one that mean a volume.
