@@ -36,7 +36,7 @@
 //     MakeMountArgsSensitiveWithMountFlags, AddSystemdScope and
 //     AddSystemdScopeSensitive are for callers of mount(8): a mounter needs none;
 //   - NewResizeFs and NewSafeFormatAndMount have a counterpart in mount/format, which
-//     formats only what is proven blank;
+//     formats only devices that are proven blank;
 //   - NewMountError is what NewSafeFormatAndMount returns; an [*Error] is none.
 //
 // Functions of the same name differ in these points:

@@ -29,7 +29,7 @@ type Error struct {
 
 // About returns a copy of e with the cause err. If err is itself an [*Error], which names
 // the volume by its spec, the copy takes its operation and its cause. One that err wraps,
-// or joins with others, does not count: what is around it would be lost.
+// or joins with others, does not count: the text around it would be lost.
 func (e *Error) About(err error) *Error {
 	named := *e
 	named.Err = err

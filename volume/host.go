@@ -44,7 +44,7 @@ type Host struct {
 	// RootDir is the absolute directory of all files of the host.
 	RootDir  string
 	NodeName types.NodeName
-	// Mounter mounts. Plugins need one with contexts and a mount table, as those of
+	// Mounter mounts. Plugins need one with contexts and a mount table, as the mounters of
 	// host.New and fakemount.New are. host.Wrap makes one of any other mounter, as
 	// volumemanager.New and embedded.Open do.
 	Mounter mountutils.Interface

@@ -49,7 +49,7 @@ func newStatsCollector(node *volumemanager.Manager) *statsCollector {
 		stats: []volumeStat{
 			stat("capacity_bytes", "The size of the volume.", func(m *volume.Metrics) *resource.Quantity { return m.Capacity }),
 			stat("available_bytes", "What can still be written to the volume.", func(m *volume.Metrics) *resource.Quantity { return m.Available }),
-			stat("used_bytes", "What is in use of the volume.", func(m *volume.Metrics) *resource.Quantity { return m.Used }),
+			stat("used_bytes", "Bytes in use of the volume.", func(m *volume.Metrics) *resource.Quantity { return m.Used }),
 			stat("inodes", "How many inodes the volume can have.", func(m *volume.Metrics) *resource.Quantity { return m.Inodes }),
 			stat("inodes_free", "How many inodes the volume has left.", func(m *volume.Metrics) *resource.Quantity { return m.InodesFree }),
 			stat("inodes_used", "How many inodes the volume has in use.", func(m *volume.Metrics) *resource.Quantity { return m.InodesUsed }),

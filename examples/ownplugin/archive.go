@@ -44,7 +44,7 @@ func (p *archive) Init(host volume.VolumeHost) error {
 
 func (p *archive) GetPluginName() string { return archiveName }
 
-// CanSupport judges the kind of source; NewMounter judges what is in it.
+// CanSupport judges the kind of source; NewMounter judges its content.
 func (p *archive) CanSupport(spec *volume.Spec) bool {
 	return spec != nil && spec.Volume != nil && spec.Volume.FlexVolume != nil && spec.Volume.FlexVolume.Driver == archiveName
 }

@@ -4,7 +4,7 @@
 //	ownplugin --fake site.tar    try it, without privilege
 //	ownplugin site.tar           mount for real
 //
-// It is meant to be copied: archive.go is the plugin, unpack.go what is special
+// It is meant to be copied: archive.go is the plugin, unpack.go has the part that is special
 // about it, ownplugin_test.go proves that it keeps the contract of package
 // volume, and this file registers it next to the built-in ones.
 package main

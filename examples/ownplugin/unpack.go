@@ -66,7 +66,7 @@ func refused(file *os.File, format string, args ...any) error {
 	return volume.Invalid("archive "+file.Name(), format, args...)
 }
 
-// unpack writes the archive into dir. What is there from an earlier try is
+// unpack writes the archive into dir. The rest of an earlier try is
 // overwritten. Names are resolved below dir by os.Root, whatever they are, and
 // dir below its parent, should it have become a link.
 func unpack(ctx context.Context, file *os.File, dir string) error {

@@ -45,7 +45,7 @@ func discoverCommand(s streams) *cobra.Command {
 			"directory, and for every block device there, be it a node or a link to one, as a\n" +
 			"manifest: for podvol mount -f -, or a file in the directory of podvol run-node.\n" +
 			"Devices are offered as such, or with --mode filesystem to be given a file system\n" +
-			"when they are used first. What is not offered, and why, goes to standard error.\n" +
+			"when they are used first. Disks that are not offered, and why, go to standard error.\n" +
 			"The volumes are local ones of this node, and keep their data when they are\n" +
 			"released. Nothing is changed.\n\n" +
 			"With --watch it goes on to print those that come later, until it is stopped; it\n" +

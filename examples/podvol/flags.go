@@ -130,7 +130,7 @@ func checkVolumeDirs(dirs []string) ([]string, error) {
 
 // checkNewVolumeDirs is [checkVolumeDirs] for commands that make and mount volumes:
 // a directory that another user can change is refused, since he could put a link in
-// a volume's place. What is there already can be unmounted and deleted.
+// a volume's place. Volumes that are there already can be unmounted and deleted.
 func checkNewVolumeDirs(dirs []string) ([]string, error) {
 	absolute, err := checkVolumeDirs(dirs)
 	if err != nil {

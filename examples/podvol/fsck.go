@@ -41,29 +41,18 @@ func fsckCommand(s streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "fsck [--repair] [--adopt]",
 		Short: "Look for leftovers below the root directory, and repair them",
-		Long: "Compares records, directories, the mount table and running mount helpers, and\n" +
-			"prints what is wrong and what would be done about it. With --repair it is done:\n" +
-			"set-ups that were never finished and records whose mounts are gone are torn\n" +
-			"down, mounts on top of each other are unmounted but for the lowest, and mount\n" +
-			"helpers of an agent that is dead are ended. Nothing is removed recursively, but\n" +
-			"the root directories of podvol run whose process is gone, after what is mounted\n" +
-			"there is unmounted: only those that it has marked as its own, as this user, where\n" +
-			"nobody else can write. Only for these an ordinary user may use --repair.\n\n" +
-			"What podvol has no record of is left alone, unless --adopt says that nobody else\n" +
-			"uses this root directory: then a record is made of it, so that podvol knows it\n" +
-			"from now on. --adopt is refused while a kubelet runs.\n\n" +
-			"While records are damaged, nothing is deleted, emptied or detached that they may\n" +
-			"have named: fsck prints where the damaged file is kept. Find out what it was\n" +
-			"about, unmount or adopt that, and remove the file or move it elsewhere.\n\n" +
-			"A root directory that podvol never had is a kubelet's. Beside the running kubelet, and\n" +
-			"without touching anything, fsck finds pod directories without pods, leaked mounts,\n" +
-			"CSI volumes without their vol_data.json, and servers that do not answer. Which pods\n" +
-			"there are is told by --pods, or else by the node's cgroups. With --adopt it shows what\n" +
-			"a take-over would do.\n\n" +
-			"--bundle writes what a maintainer needs to a new tar.gz: mounts, volumes, problems,\n" +
-			"and names and modes below pods/ and plugins/. It has no contents of volumes, and\n" +
-			"options that are secrets are masked. Look at it before you send it: names are in it.\n\n" +
-			"Exit code: 0 when nothing is wrong, or everything was repaired, else 1.",
+		Long: "Compares records, directories, mounts and mount helpers, and prints each problem and\n" +
+			"its repair. Exit code: 0 without problems, or with all repaired; else 1.\n\n" +
+			"--repair tears down unfinished set-ups and records without a mount, unmounts all\n" +
+			"but the lowest of stacked mounts, and ends the helpers of a dead agent. It deletes\n" +
+			"recursively only the root directories of dead podvol runs; an ordinary user may repair\n" +
+			"nothing else.\n\n" +
+			"--adopt makes records of volumes that have none. It is refused while a kubelet runs.\n\n" +
+			"While records are damaged, nothing that they may have named is deleted. fsck prints the\n" +
+			"damaged file; once its volumes are unmounted or adopted, remove it.\n\n" +
+			"Below a running kubelet's root directory fsck changes nothing. It finds orphaned pods,\n" +
+			"leaked mounts, CSI volumes without vol_data.json, and servers that do not answer.\n\n" +
+			"--bundle masks secrets and has no contents of volumes, but it has names.",
 		Example: "  podvol fsck\n" +
 			"  podvol fsck --repair\n" +
 			"  podvol fsck --root-dir /var/lib/kubelet --bundle node1.tar.gz    # beside the kubelet\n" +
@@ -306,7 +295,7 @@ func problemOf(r *runroot.Root) volumemanager.Problem {
 	p := volumemanager.Problem{
 		Kind: problemDeadRun, Path: r.Path(),
 		Err:    errors.New("a podvol run has ended and left its root directory: it was killed, or could not take its volumes down"),
-		Repair: "tear down what is left of its volumes and remove the directory",
+		Repair: "tear down the rest of its volumes and remove the directory",
 	}
 	mounts := table.Kernel()
 	volumes, _ := volumemanager.Inspect(r.Path(), mounts) // what cannot be read, the repair will say
@@ -383,7 +372,7 @@ func newLook(rootDir string, o fsckOptions) (*look, error) {
 	return l, nil
 }
 
-// check lists what is wrong, and changes nothing.
+// check lists the problems, and changes nothing.
 func (l *look) check(ctx context.Context, config volumemanager.Config, notes io.Writer, list *problemList) error {
 	problems, err := volumemanager.Check(ctx, config)
 	others := 0
@@ -415,7 +404,7 @@ func (l *look) checkKubelet(ctx context.Context, notes io.Writer, list *problemL
 		fmt.Fprintln(notes, "podvol: which pods there are is not known, as no pod has a cgroup; --pods FILE says it, else no orphan is found")
 	}
 	if report.Truncated {
-		fmt.Fprintf(notes, "podvol: there is more below %s than is looked at\n", l.rootDir)
+		fmt.Fprintf(notes, "podvol: there is more below %s than was read\n", l.rootDir)
 	}
 	return err
 }

@@ -2,7 +2,7 @@
 // shows them, and unmounts them again.
 //
 //	podvol mount   -f pod.yaml    mount, and print where each volume is
-//	podvol status                 print what is mounted
+//	podvol status                 print the mounted volumes
 //	podvol unmount -f pod.yaml    unmount
 //	podvol fsck                   look for leftovers, and repair them
 //	podvol run -f pod.yaml -- CMD run a command with the volumes of a container

@@ -30,7 +30,7 @@ type row struct {
 	Error           string  `json:"error"`
 	// Detail says what a state means that is no failure.
 	Detail string `json:"detail,omitempty"`
-	// Server is what is amiss with the server of the volume's data.
+	// Server is the trouble of the server of the volume's data.
 	Server string `json:"server,omitempty"`
 }
 

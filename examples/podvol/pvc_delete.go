@@ -29,7 +29,7 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
-// changeOptions are the flags of the commands that change what is recorded.
+// changeOptions are the flags of the commands that change records.
 type changeOptions struct {
 	rootDir, nodeName string
 	volumeDirs        []string
@@ -152,7 +152,7 @@ type deletion struct {
 	keepData bool
 	before   stored
 	refs     []volume.ObjectRef
-	volumes  []*v1.PersistentVolume // those of refs, and of the claims in it
+	volumes  []*v1.PersistentVolume // of refs, and of the claims in it
 	// mayGo, if any, is asked before each; what may not go is left alone.
 	mayGo func(context.Context, *embedded.Cluster, volume.ObjectRef) bool
 

@@ -28,8 +28,8 @@ func (s stored) lostVolume(claim *v1.PersistentVolumeClaim) string {
 		"if podvol made it, a mark in the directory .podvol of its share or base names the claim", claim.Spec.VolumeName)
 }
 
-// checkStored tells of lost and damaged records of claims and volumes, and of what is
-// missed. What is missed is looked for twice: a command that runs may have deleted
+// checkStored tells of lost and damaged records of claims and volumes, and of records that are
+// missing. Missing ones are searched for twice: a command that runs may have deleted
 // it in between.
 func checkStored(rootDir string) error {
 	errs := []error{standalone.CheckClaims(rootDir), persisted.Check(standalone.ClaimsDir(rootDir))}
@@ -68,7 +68,7 @@ func missedBelow(rootDir string) (missed []string) {
 	return missed
 }
 
-// stored is what is recorded below a root directory.
+// stored are the records below a root directory.
 type stored struct {
 	claims  []*v1.PersistentVolumeClaim
 	volumes []*v1.PersistentVolume

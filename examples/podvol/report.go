@@ -29,7 +29,7 @@ func keyOf(v volumemanager.VolumeStatus) rowKey { return rowKey{v.PodUID, v.Volu
 
 // report prints one row for each volume as soon as the outcome of this call is
 // known, so that a slow volume holds no other row back. A row never tells what
-// was before the call, or what is under way.
+// was before the call, or the operation under way.
 type report struct {
 	printer  printer
 	progress *progress
@@ -77,7 +77,7 @@ type statuses interface {
 }
 
 // isOutcome reports whether an operation has come to this status. All others
-// tell what is under way, beside state and error of what was before.
+// tell the operation under way, beside state and error of what was before.
 func isOutcome(v volumemanager.VolumeStatus) bool {
 	return v.Ended != "" || v.State == volumemanager.StateUnmounted
 }
@@ -226,7 +226,7 @@ func shellJoin(words []string) string {
 	return strings.Join(quoted, " ")
 }
 
-// progress is one line on a terminal that says what is waited for; elsewhere
+// progress is one line on a terminal that says for what it waits; elsewhere
 // it is silent.
 type progress struct {
 	terminal io.Writer // nil where there is none

@@ -24,7 +24,7 @@ type selection struct {
 	pods     map[types.UID]*v1.Pod         // of the manifests that were asked for; nil: there are none
 	only     types.NodeName                // pods of this node alone; empty: of all
 	nodeName string                        // if it was given, or the manifests say
-	chosen   map[types.UID]bool            // of what is mounted; see choose
+	chosen   map[types.UID]bool            // of mounted volumes; see choose
 }
 
 // has reports whether a volume is meant.
@@ -42,7 +42,7 @@ func (s *selection) has(v volumemanager.VolumeStatus) bool {
 
 // onNode reports whether a volume is of the node that was asked for. Where its record
 // does not say, a manifest's pod is known by its UID, which tells nodes apart mostly;
-// what is known by a name alone may be another node's.
+// a pod that is known by its name alone may be another node's.
 func (s *selection) onNode(v volumemanager.VolumeStatus) bool {
 	return s.only == "" || v.NodeName == s.only || v.NodeName == "" && s.pods != nil
 }

@@ -42,7 +42,7 @@ import (
 // A source may be a descriptor, "/proc/<pid>/fd/<number>". It leads to the opened file,
 // even if the file's name leads elsewhere now. Mounts are links here. So if several
 // mounts show the same directory, it is not known through which one the file was opened;
-// the flags are those of the newest.
+// the flags are the newest mount's.
 //
 // The limits:
 //

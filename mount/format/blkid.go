@@ -14,7 +14,7 @@ const (
 	blkidBusybox   = 1
 )
 
-// askBlkid asks blkid(8) what is on a device. Where it is not installed, or
+// askBlkid asks blkid(8) for the content of a device. Where it is not installed, or
 // cannot probe, it knows nothing; any other failure is an error. It takes a
 // device that it cannot read for blank, so its word alone is not enough.
 func (f *Formatter) askBlkid(ctx context.Context, device string) ([]Signature, error) {

@@ -24,7 +24,7 @@ type node struct {
 	number uint64
 }
 
-// nodeAt finds the block device at path. Only the device node is looked at.
+// nodeAt finds the block device at path. Only the device node is read.
 func nodeAt(path string) (node, error) {
 	resolved, err := filepath.EvalSymlinks(path)
 	if err != nil {

@@ -57,7 +57,7 @@ func startSignatures() []signature {
 		{"romfs", Filesystem, 0, "-rom1fs-"},
 		{"bcachefs", Filesystem, 0x1018, "\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef"},
 		{"VMFS", Filesystem, 0x200000, "\x5e\xf1\xab\x2f"},
-		// What is stacked on a device.
+		// Stacked on a device.
 		{"crypto_LUKS", Member, 0, "LUKS\xba\xbe"},
 		{"BitLocker", Member, 3, "-FVE-FS-"},
 		{"LVM1_member", Member, 0, "HM\x01\x00"},

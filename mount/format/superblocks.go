@@ -13,7 +13,7 @@ const (
 	ext3ReadOnly    = 0x1 | 0x2 | 0x4  // sparse_super, large_file, btree_dir
 	extSuperblock   = 1024
 	extMagicOffset  = 0x38
-	extSuperblocked = 0x68 // bytes of it that are looked at
+	extSuperblocked = 0x68 // bytes of it that are read
 )
 
 // ext looks for ext2, ext3 and ext4 and, where their superblock is gone, for

@@ -154,7 +154,7 @@ func (s *holderSearch) kernel() bool {
 }
 
 // process looks at one process and reports whether there is room for more. A
-// process that ends meanwhile, or may not be looked at, holds nothing.
+// process that ends meanwhile, or may not be read, holds nothing.
 func (s *holderSearch) process(ctx context.Context, pid int) bool {
 	dir := fmt.Sprintf("%s/%d", s.proc, pid)
 	view := s.view(dir)

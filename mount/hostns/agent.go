@@ -120,7 +120,7 @@ func (s *session) relog(record []byte) {
 	s.log.LogAttrs(context.Background(), level, text, rest...)
 }
 
-// close ends the child: it ends when nobody is at the other end.
+// close ends the child: it ends when the other end is closed.
 func (s *session) close() {
 	s.wire.conn.Close()
 	<-s.gone

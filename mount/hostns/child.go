@@ -106,7 +106,7 @@ func (s *server) begin(settings settings) (namespace string, err error) {
 	return namespace, err
 }
 
-// end cancels what is under way, and waits for it.
+// end cancels the calls under way, and waits for them.
 func (s *server) end() {
 	s.mu.Lock()
 	for _, cancel := range s.calls {

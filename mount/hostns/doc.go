@@ -15,7 +15,7 @@
 //   - Mount helpers and FUSE daemons are the host's own. They outlive the container: systemd
 //     puts them in a scope, or else they are in a cgroup of the host.
 //   - The root directory is a volume with mountPropagation: HostToContainer, at the same
-//     path as on the host. What is mounted on the host appears in the container, too.
+//     path as on the host. Mounts of the host appear in the container, too.
 //     [Mounter.CheckPropagation] tells if it does not.
 //   - The pod needs hostPID: true and privileged: true.
 //

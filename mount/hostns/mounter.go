@@ -101,7 +101,7 @@ type Mounter struct {
 	closed  bool
 }
 
-// Close ends the process in the host's namespaces, and with it what is under way; mounts stay.
+// Close ends the process in the host's namespaces, and with it the calls under way; mounts stay.
 // Calls after it fail with [ErrChildEnded]. It may be repeated.
 func (m *Mounter) Close() error {
 	m.mu.Lock()
@@ -292,7 +292,7 @@ func (m *Mounter) GetMountRefs(pathname string) ([]string, error) {
 // Table returns the mount table of the host's namespace.
 func (m *Mounter) Table() mount.Table { return m.mounts }
 
-// CheckPropagation implements [propagation.Checker]: what is mounted on the host below dir must
+// CheckPropagation implements [propagation.Checker]: mounts of the host below dir must
 // reach this process, at the same path.
 func (m *Mounter) CheckPropagation(dir string) (*propagation.Warning, error) {
 	s, err := m.session(context.Background())

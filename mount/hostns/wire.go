@@ -46,7 +46,7 @@ const (
 
 // question goes to the child.
 type question struct {
-	ID uint64 // of opCancel: what is to end
+	ID uint64 // of opCancel: the call that is to end
 	Op op
 	// Left is until the deadline; 0: there is none.
 	Left     time.Duration

@@ -45,7 +45,7 @@ type Warning struct {
 	Unshared string
 }
 
-// String says what is wrong, in one line without the advice.
+// String tells the fault, in one line without the advice.
 func (w *Warning) String() string {
 	why := "is private"
 	if slices.ContainsFunc(w.Mount.Propagation, isMaster) {

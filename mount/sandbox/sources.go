@@ -13,7 +13,7 @@ import (
 	"github.com/podvol/podvol/mount/host"
 )
 
-// tree is a copy of a mount, with what is below it, that is attached nowhere yet.
+// tree is a copy of a mount, with the mounts below it, that is attached nowhere yet.
 // No process can see it, so a read-only mount never was writable.
 type tree struct {
 	Mount
@@ -73,7 +73,7 @@ func (b *builder) openOwn(o *order) *Error {
 func (b *builder) hasMount(destination string) bool {
 	fd, err := openIn(b.rootTree, destination, unix.RESOLVE_NO_SYMLINKS)
 	if err != nil {
-		return false // it is looked at again when it is needed
+		return false // it is checked again when it is needed
 	}
 	defer unix.Close(fd)
 	st, err := look(fd)

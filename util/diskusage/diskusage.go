@@ -26,7 +26,7 @@ type Usage struct {
 type Budget struct {
 	// Inodes is how many inodes are counted at most.
 	Inodes int64
-	// Time is how long it may take. It is looked at between system calls.
+	// Time is how long it may take. It is checked between system calls.
 	Time time.Duration
 }
 
@@ -58,7 +58,7 @@ const maxWorkers = 4
 //   - Neither the depth of the tree nor the number of its files costs file descriptors. As
 //     many threads as there are processors walk, at most 4, also in one large directory.
 //   - The error is a *[fs.PathError], for example for an unreadable directory, or the cause
-//     of ctx's end, which is looked at between system calls; one that hangs is not
+//     of ctx's end, which is checked between system calls; one that hangs is not
 //     interrupted. The count until then is returned with the error.
 func Walk(ctx context.Context, dir string) (Usage, error) {
 	return WalkWithin(ctx, dir, Budget{})

@@ -25,7 +25,7 @@ type need struct {
 	// end: that its value is moved, which may lengthen its key, that the old key is
 	// deleted, and the new one.
 	end int64
-	// notes: what is noted first, which is part of getting it.
+	// notes: the first note, which is part of getting it.
 	notes int64
 }
 

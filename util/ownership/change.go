@@ -68,7 +68,7 @@ func (c *change) newVisitor() treewalk.Visitor {
 	return v
 }
 
-// done is how many files have been looked at.
+// done is the number of files that are done.
 func (c *change) done() (files int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

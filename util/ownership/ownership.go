@@ -33,7 +33,7 @@ type Options struct {
 	// OnRootMismatch does nothing where the root has the group and the
 	// permissions it should have: fsGroupChangePolicy OnRootMismatch.
 	OnRootMismatch bool
-	// Progress is told how many files have been looked at, at the beginning,
+	// Progress is told how many files are done, at the beginning,
 	// each second and at the end, by one goroutine at a time; nil: it is not.
 	Progress func(done int64)
 }
@@ -59,7 +59,7 @@ const workersPerProcessor = 2
 //     skips right files. Files that no process can change, since they are immutable or in a
 //     read-only part of the tree, are left as they are, as the kubelet does.
 //   - The error is an *[Error], another *[fs.PathError], or the cause of ctx's end, which is
-//     looked at between system calls; one that hangs is not interrupted.
+//     checked between system calls; one that hangs is not interrupted.
 func Set(ctx context.Context, dir string, g Group, o Options) error {
 	return set(ctx, dir, g, o, kernel{fchmodat2: true})
 }

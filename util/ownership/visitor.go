@@ -14,7 +14,7 @@ import (
 type visitor struct {
 	*change
 	// wrong: the last file was not right, so that the next one is opened at
-	// once instead of being looked at first.
+	// once instead of being read first.
 	wrong bool
 	// done is counted by each on its own, on a cache line of its own, since
 	// processors wait for each other where they count together.

@@ -57,7 +57,7 @@ func (e *OpenError) Unwrap() error { return e.Err }
 // Directories without permissions are opened up if the caller owns them.
 //
 // Remove stops at the first failure: a *[MountError], an *[OpenError], the cause of ctx's
-// end, or a *[fs.PathError]. A later call goes on. ctx is looked at between system calls and
+// end, or a *[fs.PathError]. A later call goes on. ctx is checked between system calls and
 // cannot interrupt one. Entries that are added meanwhile are deleted too, within reason.
 func Remove(ctx context.Context, parent, name string) error {
 	dir, err := os.OpenFile(parent, os.O_RDONLY|unix.O_DIRECTORY, 0)

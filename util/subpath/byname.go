@@ -51,7 +51,7 @@ func (byName) open(dir int, name string) (entry, error) {
 	return entry{fd: fd, dir: isDir(is)}, nil
 }
 
-// orChanged tells a refusal from a file that was exchanged since it was looked at. Systems
+// orChanged tells a refusal from a file that was exchanged since it was opened. Systems
 // have different errors for a link that must not be followed.
 func orChanged(dir int, name string, was unix.Stat_t, refusal error) error {
 	var st unix.Stat_t

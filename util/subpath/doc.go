@@ -4,7 +4,7 @@
 // it exchanges for links between two system calls of ours, have let containers
 // out in CVE-2017-1002101 and CVE-2021-25741.
 //
-// # What is resolved, and how
+// # How paths are resolved
 //
 // A path is resolved by the kernel in one call, openat2(2) with RESOLVE_BENEATH
 // (Linux 5.6), or where that is missing element by element from descriptor to

@@ -7,7 +7,7 @@ import (
 )
 
 // InvalidPathError says that a path cannot be one beneath a volume's root,
-// whatever is there. Nothing was looked at.
+// whatever is there. Nothing was opened.
 type InvalidPathError struct {
 	// Path is the path as it was given.
 	Path string
@@ -25,7 +25,7 @@ type EscapeError struct {
 	Volume, Path string
 	// Element is the link that leads out, as it was reached from the root,
 	// and Target what it says. Both are empty where that had changed before it
-	// could be looked at.
+	// could be opened.
 	Element, Target string
 }
 
@@ -63,7 +63,7 @@ type NotDirectoryError struct {
 	// Volume is the name of the root, Path the path beneath it.
 	Volume, Path string
 	// Element is the file that is no directory, as reached from the root; empty
-	// where that had changed before it could be looked at.
+	// where that had changed before it could be opened.
 	Element string
 }
 

@@ -31,7 +31,7 @@ import (
 // so that others may have been left out.
 var ErrMoved = errors.New("a directory was moved while the tree was walked through")
 
-// Options change how a tree is looked at. The zero value asks for everything
+// Options change how a tree is read. The zero value asks for everything
 // the kernel has.
 type Options struct {
 	// CachedAttributes takes the cached attributes of a file on a server, instead of
@@ -115,7 +115,7 @@ type Visitor interface {
 // the others come and go as there is work; all have returned when Walk does.
 //
 // Files that are added, moved or removed meanwhile are visited or not; ctx is
-// looked at between entries, and its cause is returned when it has ended. Other
+// checked between entries, and its cause is returned when it has ended. Other
 // errors are the visitors', a *[fs.PathError] for a directory that cannot be
 // read, or, where everything else was walked through, [ErrMoved].
 func (t *Tree) Walk(ctx context.Context, workers int, newVisitor func() Visitor) error {

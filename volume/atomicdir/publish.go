@@ -18,7 +18,7 @@ type oldVersion struct {
 	fd int
 }
 
-// publish makes tree the published version and returns what is current then.
+// publish makes tree the published version and returns the version that is current then.
 func (t *target) publish(ctx context.Context, current version, tree *node) (now version, changed bool, err error) {
 	old := oldVersion{current, -1}
 	if current.exists() {

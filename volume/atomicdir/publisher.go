@@ -137,7 +137,7 @@ func (p *Publisher) lock(t *target) (unlock func(), err error) {
 	return func() {}, err
 }
 
-// Forget drops what is remembered of dir, for example when it was removed. The
+// Forget drops the memory of dir, for example when it was removed. The
 // next publication reads back what is there.
 func (p *Publisher) Forget(dir string) {
 	p.mu.Lock()

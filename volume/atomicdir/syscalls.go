@@ -59,7 +59,7 @@ func symlink(target string, dirfd int, name string) error {
 	return eintr.Do(func() error { return unix.Symlinkat(target, dirfd, name) })
 }
 
-// unlink removes what is no directory. That it is gone already is success.
+// unlink removes a file that is no directory. A missing one is success.
 func unlink(dirfd int, name string) error {
 	err := eintr.Do(func() error { return unix.Unlinkat(dirfd, name, 0) })
 	if errors.Is(err, unix.ENOENT) {

@@ -56,7 +56,7 @@ type target struct {
 	id  fileID
 	// changed is when the directory was last changed, as it was locked.
 	changed unix.Timespec
-	// created owns what is made below.
+	// created owns the new files below.
 	created owner
 	before  func(op, name string) error
 }
@@ -164,7 +164,7 @@ type inventory struct {
 	newData, foreignNewData bool
 }
 
-// takeInventory compares what is visible with what shall be. It refuses an
+// takeInventory compares the visible files with the desired ones. It refuses an
 // entry in the way that is not ours.
 func (t *target) takeInventory(tree *node) (inventory, error) {
 	names, err := readNames(t.fd)

@@ -367,7 +367,7 @@ func (r *podRun) abandon(ctx context.Context) error {
 	}
 	pause := retry.Pause{First: firstAbandonPause, Last: cleanUpTime}
 	for !hasStarted(r.pod) && r.pod.DeletionTimestamp == nil {
-		// Only in the state that was looked at: it may start just now.
+		// Only in the state that was read: it may start just now.
 		err := r.remove(ctx, &r.pod.ResourceVersion)
 		if !apierrors.IsConflict(err) {
 			return err

@@ -18,7 +18,7 @@ const (
 type PathError struct {
 	// Path is the path as it was given.
 	Path string
-	// Reason says why it is refused and what is allowed.
+	// Reason says why it is refused and which paths are allowed.
 	Reason string
 }
 

@@ -81,7 +81,7 @@ func UnmountPath(ctx context.Context, mountPath string, mounter mount.Interface)
 	return podmount.TearDown(ctx, mounter, mountPath, mount.UnmountOptions{})
 }
 
-// UnmountMountPoint is [UnmountPath]: the table is always looked at, which the
+// UnmountMountPoint is [UnmountPath]: the table is always read, which the
 // tree calls an extensive check.
 func UnmountMountPoint(ctx context.Context, mountPath string, mounter mount.Interface, extensiveMountPointCheck bool) error {
 	return UnmountPath(ctx, mountPath, mounter)

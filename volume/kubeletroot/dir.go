@@ -14,7 +14,7 @@ import (
 	"github.com/podvol/podvol/util/eintr"
 )
 
-// tree reads a directory and what is below it.
+// tree reads a directory and all below it.
 type tree struct {
 	left int // names that may be read yet
 	// full: there were more.
@@ -29,7 +29,7 @@ type entry struct {
 
 func (e entry) isDir() bool { return e.stat.Mode&unix.S_IFMT == unix.S_IFDIR }
 
-// errElsewhere is for what is not opened: a link, a mount, or no directory.
+// errElsewhere is for entries that are not opened: a link, a mount, or no directory.
 var errElsewhere = errors.New("a link, a mount or a file")
 
 // openRoot follows links: the root, and what lies right below it, may be elsewhere.
@@ -77,7 +77,7 @@ func (t *tree) entries(dir *os.File) (found []entry, err error) {
 	return found, nil
 }
 
-// statAt never asks a server for what is mounted at the name.
+// statAt never asks the server of a mount at the name.
 func statAt(dir *os.File, name string, into *unix.Stat_t) error {
 	var st unix.Statx_t
 	err := eintr.Do(func() error {

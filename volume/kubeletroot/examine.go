@@ -17,7 +17,7 @@ import (
 	"github.com/podvol/podvol/util/pathin"
 )
 
-// Kind is what is wrong.
+// Kind is a kind of problem.
 type Kind string
 
 // The kinds.
@@ -51,7 +51,7 @@ type Finding struct {
 type Config struct {
 	RootDir string
 	Mounts  mount.Table
-	// Pods are those of the node, by the UIDs that their directories have. Nil: they are not
+	// Pods are the node's pods, by the UIDs that their directories have. Nil: they are not
 	// known; then a pod is one that has a cgroup below CgroupDir, if any pod has one there.
 	Pods map[types.UID]bool
 	// CgroupDir is where cgroups are mounted; empty means /sys/fs/cgroup.
@@ -202,7 +202,7 @@ func (x *examination) pod(pods *os.File, uid types.UID) (volumes int) {
 func (x *examination) orphan(path string, uid types.UID, volumes int) {
 	mounted := 0
 	why := "no pod in the list has this UID"
-	advice := "When nothing uses them: umount what is mounted below it, remove the empty directories; podvol fsck --adopt shows what a take-over would make of it."
+	advice := "When nothing uses them: umount the mounts below it, remove the empty directories; podvol fsck --adopt shows what a take-over would make of it."
 	if x.report.KnownBy == "cgroups" {
 		why = "no container of such a pod runs: it has no cgroup, as other pods have"
 		advice = "Make sure that the pod does not exist (kubectl get pods -A -o json, and fsck --pods). " + advice

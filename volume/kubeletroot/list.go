@@ -15,7 +15,7 @@ import (
 
 // List calls line with a line for each directory and file below pods/ and plugins/: mode,
 // owner, size, time and path, in the form of ls(1), names quoted as in Go. Contents of
-// volumes are not listed, nor is what is mounted, nor where links lead. It reads at
+// volumes are not listed, nor are mounts, nor the targets of links. It reads at
 // most maxEntries names, and reports whether there were more; 0 means 100,000. Its error joins
 // what could not be read.
 func List(rootDir string, maxEntries int, line func(string)) (truncated bool, err error) {
@@ -48,7 +48,7 @@ func (l *lister) failed(err error) {
 	}
 }
 
-// list prints an entry of a directory, and what is below it.
+// list prints an entry of a directory, and the entries below it.
 func (l *lister) list(in *os.File, shown string, e entry) {
 	shown = filepath.Join(shown, e.name)
 	s := e.stat

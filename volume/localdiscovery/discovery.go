@@ -148,7 +148,7 @@ func (d *Discoverer) hostLabel() string { return cmp.Or(d.HostLabel, d.NodeName)
 // may be repeated: offered disks stay as they are.
 //
 // The error joins failures that another try may mend: a device or file system
-// that could not be looked at, a store that did not answer. A refused disk is no
+// that could not be read, a store that did not answer. A refused disk is no
 // failure; see [Found]. A configuration that cannot work is a
 // *[volume.InvalidSpecError].
 func (d *Discoverer) Discover(ctx context.Context) ([]Found, error) {

@@ -17,7 +17,7 @@ const (
 	StateKnown State = "Known"
 	// StateRefused is a disk that is not offered; Found.Err says why.
 	StateRefused State = "Refused"
-	// StateFailed is what could not be looked at or stored this time; Found.Err says why.
+	// StateFailed: it could not be read or stored this time; Found.Err says why.
 	StateFailed State = "Failed"
 	// StateMissing is a PersistentVolume whose disk is not at its path; Found.Err
 	// says what is there.

@@ -192,7 +192,7 @@ func (r *runner) note(p *pass) (busy bool) {
 	defer r.mu.Unlock()
 	r.volumes, r.numbers = volumes, numbers
 	for name := range r.changed {
-		// What this pass itself has written is looked at once more, too.
+		// What this pass itself has written is read once more, too.
 		if volumes[name] {
 			r.poke()
 		}

@@ -47,7 +47,7 @@ const (
 	reasonWaitForConsumer       = "WaitForFirstConsumer"
 )
 
-// event is what is told of the state of an object.
+// event tells of the state of an object.
 type event struct{ eventType, reason, message, details string }
 
 // eventLog passes events on. An event about a state is sent once as long as the state

@@ -27,7 +27,7 @@ type WatchSources struct {
 	Allocatable  volume.AllocatableGetter
 	// Events is as of [Sources].
 	Events volume.EventSink
-	// Options are those of [Render].
+	// Options are as for [Render].
 	Options Options
 }
 

@@ -59,7 +59,7 @@ const ErrNoFiles volume.Cause = "the volume has no files of its own"
 // sources may. Each call asks for new tokens: an agent that calls it again and again uses
 // [Follow].
 //
-// The error is a *[volume.Error] that names the pod and the volume. In it is what is wrong
+// The error is a *[volume.Error] that names the pod and the volume. In it is the fault
 // with all sources of the volume, each with its object, key and field. It matches:
 //
 //   - [ErrNoFiles] where the volume is of another kind.

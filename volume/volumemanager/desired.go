@@ -172,7 +172,7 @@ func (m *Manager) PodsComplete(kept ...types.UID) {
 	m.desired.resyncUndeclared()
 }
 
-// resyncUndeclared has the volumes of pods that were never declared looked at
+// resyncUndeclared has the volumes of pods that were never declared reconciled
 // again: they may leave by now. The caller holds the lock.
 func (w *desiredStateOfWorld) resyncUndeclared() {
 	for _, p := range w.entries.pods {

@@ -78,7 +78,7 @@ func (n *nodeNeeds) join(u *setUp) {
 func (n *nodeNeeds) pass(from, to *podVolume) { n.devices.Pass(from, to, from.actual.device) }
 
 // check refuses a volume that waits for reports about its attachment, for another pod,
-// or for the label of its device. One that is mounted already may be looked at again. The
+// or for the label of its device. One that is mounted already may be reconciled again. The
 // caller holds the lock.
 func (n *nodeNeeds) check(u *setUp) error {
 	if !u.needsNode {

@@ -42,7 +42,7 @@ func (e *entries) pod(uid types.UID) *podState {
 	return p
 }
 
-// volumes are those of all pods. The caller holds the lock.
+// volumes are all pods' volumes. The caller holds the lock.
 func (e *entries) volumes() iter.Seq[*podVolume] {
 	return func(yield func(*podVolume) bool) {
 		for _, p := range e.pods {

@@ -17,7 +17,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// logOptions are those of a request for logs; zero values: everything.
+// logOptions are the options of a request for logs; zero values: everything.
 type logOptions struct {
 	follow, previous, timestamps bool
 	tail                         int64 // lines of the file, of which a long line has several, as with the kubelet; -1: all

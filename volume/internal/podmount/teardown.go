@@ -89,7 +89,7 @@ func RemoveDir(dir string) error {
 }
 
 // outermost returns err if it is an error of package volume. One that err wraps, or joins
-// with others, does not count: what is around it would be lost.
+// with others, does not count: the text around it would be lost.
 func outermost(err error) (*volume.Error, bool) {
 	own, ok := errors.AsType[*volume.Error](err)
 	return own, ok && error(own) == err

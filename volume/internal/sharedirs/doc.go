@@ -27,7 +27,7 @@
 // exist are made by mkdir and then recorded; they go by rmdir with the last
 // volume in them. One that a crash kept from being recorded stays.
 //
-// # What is compared
+// # Comparisons
 //
 // A directory is the one of its mark if it has the inode number, and, as far
 // as both are known, the time of birth and the file handle, which has the
@@ -60,6 +60,6 @@
 // mark on a file system that makes no file without a name, as NFS. Nothing reads
 // such files. They stay, since another node may be writing them.
 //
-// The calls block as long as the file system does; ctx is looked at between
+// The calls block as long as the file system does; ctx is checked between
 // them.
 package sharedirs

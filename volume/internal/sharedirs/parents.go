@@ -91,7 +91,7 @@ func (b *base) makeParent(ctx context.Context, k *book, dir *os.File, p, below s
 	}
 	err := b.do(ctx, "make parent", func() error { return mkdir(dir, path.Base(p), parentMode) })
 	if isTaken(err) || isGone(err) {
-		return nil // it will be looked at again
+		return nil // it will be checked again
 	}
 	if err != nil {
 		return err

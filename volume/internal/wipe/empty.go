@@ -19,7 +19,7 @@ import (
 //
 // The error is an *[reclaim.IncompleteError]: a *[removetree.MountError] if something
 // is mounted below root, which is left alone, a *[removetree.OpenError] for a file
-// that NFS keeps while it is open, the cause of ctx's end, [ErrNoLonger], or a *[io/fs.PathError]. ctx is looked at between system calls.
+// that NFS keeps while it is open, the cause of ctx's end, [ErrNoLonger], or a *[io/fs.PathError]. ctx is checked between system calls.
 func Empty(ctx context.Context, root *os.File, options Options) error {
 	m := newMeter(options)
 	mayGoOn := func() error { return m.mayGoOn(ctx) }

@@ -78,7 +78,7 @@ type Queue[K comparable] struct {
 type keyState[K comparable] struct {
 	key             K
 	queued, running bool
-	reconcile       bool // what is queued; else Refresh is
+	reconcile       bool // it is queued for Reconcile; else for Refresh
 	again           bool // it was enqueued after a pause while it ran; no effect if that run fails
 	backoff         Backoff
 	retry           *time.Timer // nil unless it waits to be reconciled again

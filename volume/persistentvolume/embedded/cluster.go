@@ -172,7 +172,7 @@ func (c *Cluster) Objects() objects.Client { return c.objects }
 
 // Run binds claims, makes storage for them and reclaims it until ctx ends, and
 // returns nil then, after all that it began has ended. It can be called once
-// ([persistentvolume.ErrRunOnce]). Objects applied before are looked at together:
+// ([persistentvolume.ErrRunOnce]). Objects applied before are synced together:
 // each claim gets the declared volume that fits it best.
 func (c *Cluster) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)

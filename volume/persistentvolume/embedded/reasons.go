@@ -23,7 +23,7 @@ import (
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
-// Reason is why a claim had no volume when a [Cluster] looked at it last.
+// Reason is why a claim had no volume when a [Cluster] synced it last.
 type Reason struct {
 	// UID is the claim's.
 	UID types.UID `json:"uid"`
@@ -139,7 +139,7 @@ const reasonsPause = 200 * time.Millisecond
 
 // recordReasons writes down changes until ctx ends.
 func (c *Cluster) recordReasons(ctx context.Context) {
-	c.writeReasons(ctx, false) // that are looked at again
+	c.writeReasons(ctx, false) // that are synced again
 	for {
 		select {
 		case <-c.reasons.news:

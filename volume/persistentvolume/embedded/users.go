@@ -218,7 +218,7 @@ func ReadUsers(dir string) (all []Mounted, err error) {
 	return all, err
 }
 
-// liveUser is the entry of a process that lived when it was looked at.
+// liveUser is the entry of a process that lived when it was read.
 type liveUser struct {
 	path    string
 	mounted []Mounted

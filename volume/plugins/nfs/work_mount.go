@@ -317,7 +317,7 @@ func (p *plugin) removeWork(ctx context.Context, dir string) error {
 // unmountBelow unmounts all mounts below a work directory, deepest first.
 func (p *plugin) unmountBelow(ctx context.Context, dir string) error {
 	mounts := table.Of(p.Host.GetMounter())
-	// The directory itself is not looked at, since its server may not answer.
+	// The directory itself is not read, since its server may not answer.
 	work, err := placeOf(filepath.Dir(dir))
 	if err != nil {
 		return err

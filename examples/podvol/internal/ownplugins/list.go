@@ -17,7 +17,7 @@ import (
 const driverPatience = 10 * time.Second
 
 // ListCommand returns the command that lists drivers. reported is its error once it has
-// said what is wrong.
+// told its fault.
 func ListCommand(out, errOut io.Writer, usage Usage, reported error) *cobra.Command {
 	var o Options
 	c := &cobra.Command{

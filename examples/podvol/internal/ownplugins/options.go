@@ -58,7 +58,7 @@ func (o *Options) Args() (args []string) {
 
 // Plugins returns new instances of the plugins that replace stock ones, or come beside
 // them. Connections to drivers end with ctx. A rehearsal (fake) has no drivers, since
-// they mount for real. Errors are those of the command line.
+// they mount for real. Errors are of the command line.
 func (o *Options) Plugins(ctx context.Context, fake bool, log io.Writer) ([]volume.VolumePlugin, error) {
 	plugins, err := o.NFS()
 	if err != nil || !o.hasDrivers() {

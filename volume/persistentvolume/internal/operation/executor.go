@@ -64,7 +64,7 @@ type Task struct {
 	Removes bool
 	// Class is the storage class of the volume.
 	Class string
-	// About is the object that is looked at again when it has ended, and when it
+	// About is the object that is enqueued when it has ended, and when it
 	// may begin again.
 	About volume.ObjectRef
 	// On is the node where it works, if there is a choice: it may begin elsewhere

@@ -126,7 +126,7 @@ func helperProblem(h rootdir.Helper) Problem {
 
 func (x *examination) recordProblem(r *mountrecord.Record, reason error) (Problem, bool) {
 	p := Problem{Pod: r.Pod, PodUID: r.PodUID, Volume: strings.Join(r.Volumes, ","), Path: r.Path, Err: reason,
-		Repair: "tear it down: unmount what is mounted, remove its directory and its record",
+		Repair: "tear it down: unmount it, remove its directory and its record",
 		Do:     func(ctx context.Context) error { return x.Owner.TearDown(ctx, rootdir.KeyOf(r)) }}
 	switch detached, ok := errors.AsType[*lazyunmount.Error](reason); {
 	case ok:
@@ -151,7 +151,7 @@ func (x *examination) recordProblem(r *mountrecord.Record, reason error) (Proble
 // nothing is left of its volume; what a newer podvol wrote is for that one.
 func (x *examination) unreadableProblem(err *rootdir.UnreadableRecordError) Problem {
 	p := Problem{Kind: Unreadable, Volume: err.Volume, Path: err.Path, Err: err,
-		Advice: "If a newer podvol wrote it, use that one; else unmount what is there, remove its directory, and repair again: then the record goes."}
+		Advice: "If a newer podvol wrote it, use that one; else unmount it, remove its directory, and repair again: then the record goes."}
 	key, ok := rootdir.ParseKey(err.Volume)
 	if !ok || !errors.Is(err, mountrecord.ErrDamaged) {
 		return p

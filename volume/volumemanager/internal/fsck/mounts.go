@@ -135,7 +135,7 @@ func (x *examination) straySubPath(key containermounts.SubPaths, dir string) Pro
 	case !x.pods[key.PodUID] && !x.Adopt:
 		p.Advice = "If no other agent uses this root directory, --adopt unmounts them."
 	default:
-		p.Repair = "unmount what is mounted below it, and remove the empty directories"
+		p.Repair = "unmount the mounts below it, and remove the empty directories"
 		p.Do = func(ctx context.Context) error { return x.Owner.Unbind(ctx, key) }
 	}
 	return p
@@ -153,7 +153,7 @@ func (x *examination) strayDevice(path string, count int) Problem {
 	case isBlockPlace(path):
 		p.PodUID = types.UID(filepath.Base(path))
 		p.Err = errors.New("a device is bound here for a pod of which nothing else is left")
-		p.Advice = "When nobody needs the device: losetup -j " + path + " shows the loop device that holds it, losetup -d ends that; then umount " + path + "."
+		p.Advice = "When no process needs the device: losetup -j " + path + " shows the loop device that holds it, losetup -d ends that; then umount " + path + "."
 	case !own:
 		p.Advice = "Find out who mounts here; umount " + path + " when it is not needed."
 	case !x.Adopt:

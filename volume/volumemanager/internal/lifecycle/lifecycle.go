@@ -1,4 +1,4 @@
-// Package lifecycle knows how far a manager is: whether Run was called, knows what is on disk,
+// Package lifecycle knows how far a manager is: whether Run was called, knows the records,
 // and has ended. It knows nothing of volumes.
 package lifecycle
 
@@ -25,7 +25,7 @@ type Lifecycle struct {
 	ready   chan struct{} // closed when the records have been read
 	stopped chan struct{} // closed when Run ends
 
-	mu      sync.Mutex     // guards the closing of began and of stopped, waited, and what is added to running
+	mu      sync.Mutex     // guards the closing of began and of stopped, waited, and additions to running
 	running sync.WaitGroup // work beside the queue
 	waited  bool           // nothing is added to running any more
 }

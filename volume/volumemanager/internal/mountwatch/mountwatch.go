@@ -9,7 +9,7 @@ import (
 
 const (
 	// lookAfter is how long changes of the mount table are gathered before it is
-	// looked at: most are the manager's own.
+	// read: most are the manager's own.
 	lookAfter = time.Second
 	// lookShare is the least pause between two looks, in times what the last one
 	// took, so that a long table that changes all the time costs little.

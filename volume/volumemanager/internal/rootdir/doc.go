@@ -10,5 +10,5 @@
 //   - [PodDirs]: the directories around a pod's volumes, which go with the last of them
 //   - [FindHelpers], [EndHelpers]: mount commands that a dead owner has left
 //
-// It knows volumes by their [Key] alone, and neither pods nor what is wanted of them.
+// It knows volumes by their [Key] alone, and neither pods nor desired states.
 package rootdir
