@@ -36,6 +36,12 @@
 // containers, and a container is not kept from what the machine has: the ids of its
 // security context and allowPrivilegeEscalation are heeded, nothing else of it.
 //
+// # In place of a kubelet
+//
+// With --adopt it goes on with what a kubelet has left: pods in the runtime, and volumes
+// below --root-dir. With --cgroup-driver a kubelet can take its pods over in turn. The page
+// examples/virtualkubelet/HANDOVER.md has both.
+//
 // # Restarts
 //
 // Containers of a runtime go on without this program, and the next start goes on with
@@ -97,6 +103,8 @@ func (c *config) flags(set *flag.FlagSet) (kubeconfig *string) {
 	set.StringVar(&c.clusterDomain, "cluster-domain", "cluster.local", "what the names of the cluster's services end with")
 	set.StringVar(&c.manifests, "pod-manifest-path", "", "a directory with manifests of static pods, which the node runs by itself; empty: none")
 	set.StringVar(&c.rootDir, "root-dir", "", "the root directory of the volumes; empty: below --dir")
+	set.BoolVar(&c.adopt, "adopt", false, "take the node over from a kubelet that does not run any more: the pods that it has left in the runtime, and the volumes below --root-dir")
+	set.StringVar(&c.cgroupDriver, "cgroup-driver", "", "the driver of a kubelet that may take the node back, cgroupfs or systemd: pods are in its cgroups; empty: they are where the runtime puts them")
 	set.StringVar(&c.certFile, "tls-cert-file", "", "the certificate of the kubelet's endpoints (logs, exec); empty: there are none")
 	set.StringVar(&c.keyFile, "tls-private-key-file", "", "the key of that certificate")
 	set.StringVar(&c.clientCAFile, "client-ca-file", "", "the authority of the certificates that callers of the endpoints show")

@@ -18,6 +18,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -48,6 +49,8 @@ type config struct {
 	clusterDNS    []string
 	clusterDomain string
 	rootDir       string // of the volumes; empty: below dir
+	adopt         bool   // what a kubelet has left
+	cgroupDriver  string // of a kubelet that may come back; empty: none
 	manifests     string // the directory of static pods; empty: there are none
 	// The kubelet's endpoints; without a certificate there are none.
 	certFile, keyFile, clientCAFile string
@@ -56,6 +59,9 @@ type config struct {
 	log                             *slog.Logger
 	pause                           time.Duration // before a container's second restart
 }
+
+// root is the root directory of the volumes.
+func (c config) root() string { return cmp.Or(c.rootDir, filepath.Join(c.dir, "volumes")) }
 
 // run is the node until ctx ends. What it has mounted stays; its processes do not.
 func run(ctx context.Context, c config) error {
@@ -83,7 +89,7 @@ func run(ctx context.Context, c config) error {
 	defer factory.Shutdown()
 	defer stop()
 	pods := factory.Core().V1().Pods()
-	volumes, err := newVolumes(cmp.Or(c.rootDir, filepath.Join(c.dir, "volumes")), c.name, c.api, pods.Informer(), events, lives, c.mounter, c.log)
+	volumes, err := newVolumes(c.root(), c.name, c.api, pods.Informer(), events, lives, c.mounter, c.adopt, c.log)
 	if err != nil {
 		return err
 	}
@@ -121,7 +127,8 @@ func newRuntime(ctx context.Context, c config) (r podlife.Runtime, closed func()
 		return r, nothing, err
 	}
 	behind, err := criruntime.New(ctx, criruntime.Config{Endpoint: c.endpoint, Node: c.name, Dir: filepath.Join(c.dir, "containers"),
-		HostNetwork: c.hostNetwork, ClusterDNS: c.clusterDNS, ClusterDomain: c.clusterDomain, Log: c.log})
+		HostNetwork: c.hostNetwork, ClusterDNS: c.clusterDNS, ClusterDomain: c.clusterDomain,
+		CgroupDriver: c.cgroupDriver, Adopt: c.adopt, RootDir: c.root(), Log: c.log})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -157,7 +164,7 @@ func serve(ctx context.Context, c config, lives *podlife.Pods, volumes *volumes,
 		return err
 	}
 	pods := factory.Core().V1().Pods().Informer()
-	complete, static, err := completion(c, lives, func() { volumes.complete(pods.GetStore().List()) })
+	complete, static, err := completion(ctx, c, lives, func() { volumes.complete(pods.GetStore().List()) })
 	if err != nil {
 		return err
 	}
@@ -186,11 +193,16 @@ func serve(ctx context.Context, c config, lives *podlife.Pods, volumes *volumes,
 // them has gone: it calls known, once the static pods are known, too. The first call waits
 // for that, and returns false where the node has ended before. Static follows the static
 // pods.
-func completion(c config, lives *podlife.Pods, known func()) (complete func(first bool) bool, static func(context.Context), err error) {
+func completion(ctx context.Context, c config, lives *podlife.Pods, known func()) (complete func(first bool) bool, static func(context.Context), err error) {
 	if c.manifests == "" {
 		return func(bool) bool { known(); return true }, func(context.Context) {}, nil
 	}
-	follower, err := staticpods.New(staticpods.Config{Dir: c.manifests, KnownFile: filepath.Join(c.dir, "static-pods"), NodeName: c.name, Pods: lives, Log: c.log})
+	running, err := leftStatic(ctx, c, lives.Runtime)
+	if err != nil {
+		return nil, nil, err
+	}
+	follower, err := staticpods.New(staticpods.Config{Dir: c.manifests, KnownFile: filepath.Join(c.dir, "static-pods"),
+		AdoptedFile: filepath.Join(c.dir, "adopted-static-pods"), Running: running, NodeName: c.name, Pods: lives, Log: c.log})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -214,6 +226,15 @@ func completion(c config, lives *podlife.Pods, known func()) (complete func(firs
 		}
 		return begun.Load()
 	}, static, nil
+}
+
+// leftStatic are the static pods that a kubelet has left running.
+func leftStatic(ctx context.Context, c config, runtime podlife.Runtime) (map[types.NamespacedName]types.UID, error) {
+	behind, ok := runtime.(*criruntime.Runtime)
+	if !ok || !c.adopt {
+		return nil, nil
+	}
+	return behind.StaticPods(ctx)
 }
 
 // isOver reports whether a pod has ended.

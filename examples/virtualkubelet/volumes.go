@@ -33,7 +33,7 @@ type volumes struct {
 // newVolumes takes what a kubelet has anyway: a clientset, the informer of this
 // node's pods, a recorder of events, and a runtime that knows its containers.
 func newVolumes(root, node string, api kubernetes.Interface, pods cache.SharedIndexInformer,
-	events record.EventRecorder, containers volumemanager.PodContainers, mounter mount.Interface, log *slog.Logger) (*volumes, error) {
+	events record.EventRecorder, containers volumemanager.PodContainers, mounter mount.Interface, adopt bool, log *slog.Logger) (*volumes, error) {
 	shared := map[string]cache.SharedIndexInformer{"Pod": pods}
 	client, err := cluster.FromInformers(nil, api, cluster.Config{Informers: shared, Shared: []string{}, Logger: log})
 	if err != nil {
@@ -44,7 +44,7 @@ func newVolumes(root, node string, api kubernetes.Interface, pods cache.SharedIn
 	if v.Manager, err = volumemanager.New(volumemanager.Config{
 		RootDir: root, NodeName: node, Objects: client, Plugins: plugins.All(), Containers: containers,
 		Events: told, Tokens: clusterhost.NewTokens(api, clusterhost.TokensConfig{Events: told, Logger: log}),
-		Allocatable: v.size, TrustBundles: v.bundles, Logger: log, Mounter: mounter, // nil: the machine's
+		Allocatable: v.size, TrustBundles: v.bundles, Logger: log, Adopt: adopt, Mounter: mounter, // nil: the machine's
 	}); err != nil {
 		v.close()
 	}

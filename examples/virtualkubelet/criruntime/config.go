@@ -25,7 +25,8 @@ func (r *Runtime) containerConfig(l podlife.Launch, image *cri.Image) (*cri.Cont
 		Command:  l.Env.Expand(c.Command), Args: l.Env.Expand(c.Args), WorkingDir: c.WorkingDir,
 		Labels: map[string]string{podNameLabel: l.Pod.Name, podNamespaceLabel: l.Pod.Namespace, podUIDLabel: string(l.Pod.UID),
 			containerNameLabel: c.Name, nodeLabel: r.Node},
-		LogPath: logPath(c.Name, l.Attempt), Stdin: c.Stdin, StdinOnce: c.StdinOnce, Tty: c.TTY,
+		Annotations: containerAnnotations(l),
+		LogPath:     logPath(c.Name, l.Attempt), Stdin: c.Stdin, StdinOnce: c.StdinOnce, Tty: c.TTY,
 		Linux: &cri.LinuxContainerConfig{SecurityContext: security, Resources: resources(l.Pod, c)},
 	}
 	for _, v := range l.Env.EnvVars() {
@@ -69,10 +70,15 @@ func (r *Runtime) ownMounts(l podlife.Launch) (all []*cri.Mount) {
 	if !taken("/etc/hosts") {
 		all = append(all, &cri.Mount{ContainerPath: "/etc/hosts", HostPath: r.hostsFile(l.Pod.UID), SelinuxRelabel: true})
 	}
-	if path := cmp.Or(l.Spec.TerminationMessagePath, v1.TerminationMessagePathDefault); !taken(path) {
+	if path := messagePath(l.Spec); !taken(path) {
 		all = append(all, &cri.Mount{ContainerPath: path, HostPath: r.messageFile(l.Pod.UID, l.Spec.Name, l.Attempt), SelinuxRelabel: true})
 	}
 	return all
+}
+
+// messagePath is where a container leaves its last words.
+func messagePath(c *v1.Container) string {
+	return cmp.Or(c.TerminationMessagePath, v1.TerminationMessagePathDefault)
 }
 
 // resources are a container's limits, with the kubelet's arithmetic.
@@ -92,7 +98,7 @@ func resources(pod *v1.Pod, c *v1.Container) *cri.LinuxContainerResources {
 // oomScore says whose containers are killed first when memory is short: like the kubelet's,
 // without the shares among burstable pods.
 func oomScore(pod *v1.Pod) int64 {
-	switch pod.Status.QOSClass {
+	switch podlife.QOSClass(pod) {
 	case v1.PodQOSGuaranteed:
 		return -997
 	case v1.PodQOSBurstable:

@@ -53,8 +53,8 @@ func (r *Runtime) Start(ctx context.Context, l podlife.Launch) (podlife.Containe
 
 // containers lists a pod's containers.
 func (r *Runtime) containers(ctx context.Context, pod types.UID) ([]*cri.Container, error) {
-	answer, err := r.service.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{LabelSelector: r.selector(pod)}})
-	return answer.GetContainers(), err
+	answer, err := r.service.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{LabelSelector: ofPod(pod)}})
+	return slices.DeleteFunc(answer.GetContainers(), func(c *cri.Container) bool { return !r.isOwn(c.Labels) }), err
 }
 
 // removeEarlier removes the runs before the last one, whose log can still be asked for,

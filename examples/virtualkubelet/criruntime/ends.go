@@ -12,15 +12,14 @@ import (
 )
 
 // ends finds out when containers end. A runtime tells it by events, or, as containerd
-// before 1.7, not at all: then one list a second of this node's containers does, while any
+// before 1.7, not at all: then one list a second of its containers does, while any
 // of them is waited for.
 type ends struct {
-	service  cri.RuntimeServiceClient
-	selector map[string]string
-	log      *slog.Logger
-	stop     context.CancelFunc
-	running  sync.WaitGroup
-	poked    chan struct{}
+	service cri.RuntimeServiceClient
+	log     *slog.Logger
+	stop    context.CancelFunc
+	running sync.WaitGroup
+	poked   chan struct{}
 
 	mu     sync.Mutex
 	waited map[string]chan struct{}
@@ -33,9 +32,9 @@ const (
 	listBesideThem = 30 * time.Second
 )
 
-func newEnds(service cri.RuntimeServiceClient, selector map[string]string, log *slog.Logger) *ends {
+func newEnds(service cri.RuntimeServiceClient, log *slog.Logger) *ends {
 	ctx, stop := context.WithCancel(context.Background())
-	e := &ends{service: service, selector: selector, log: log, stop: stop, poked: make(chan struct{}, 1), waited: make(map[string]chan struct{})}
+	e := &ends{service: service, log: log, stop: stop, poked: make(chan struct{}, 1), waited: make(map[string]chan struct{})}
 	e.running.Go(func() { e.listen(ctx) })
 	e.running.Go(func() { e.list(ctx) })
 	return e
@@ -146,7 +145,7 @@ func (e *ends) once(ctx context.Context) bool {
 	if len(before) == 0 {
 		return false
 	}
-	filter := &cri.ContainerFilter{LabelSelector: e.selector, State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING}}
+	filter := &cri.ContainerFilter{State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING}}
 	answer, err := e.service.ListContainers(ctx, &cri.ListContainersRequest{Filter: filter})
 	if err != nil {
 		if ctx.Err() == nil {

@@ -1,6 +1,7 @@
 package criruntime
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,14 @@ func (r *Runtime) podDir(pod types.UID) string { return filepath.Join(r.Dir, str
 
 // LogFile is where a run of a container writes what it prints, in the format of CRI.
 func (r *Runtime) LogFile(pod types.UID, container string, attempt int32) string {
+	own := r.logFile(pod, container, attempt)
+	if _, err := os.Stat(own); err != nil {
+		return cmp.Or(kubeletLog(pod, container, attempt), own)
+	}
+	return own
+}
+
+func (r *Runtime) logFile(pod types.UID, container string, attempt int32) string {
 	return filepath.Join(r.podDir(pod), logPath(container, attempt))
 }
 
@@ -46,7 +55,7 @@ func (r *Runtime) prepareFiles(pod types.UID, container string, attempt int32) e
 
 // removeRun removes the files of one run.
 func (r *Runtime) removeRun(pod types.UID, container string, attempt int32) error {
-	for _, file := range []string{r.LogFile(pod, container, attempt), r.messageFile(pod, container, attempt)} {
+	for _, file := range []string{r.logFile(pod, container, attempt), r.messageFile(pod, container, attempt)} {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

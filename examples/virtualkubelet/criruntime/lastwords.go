@@ -20,7 +20,7 @@ const (
 // lastWords is the termination message of a run: its file's, or the end of its log where
 // the container asks for that and has failed, or the runtime's.
 func (c *run) lastWords(s *cri.ContainerStatus) string {
-	if words := readEnd(c.runtime.messageFile(c.pod, c.spec.Name, c.attempt), mostMessage, false); words != "" {
+	if words := readEnd(c.messageFile(s), mostMessage, false); words != "" {
 		return words
 	}
 	if c.spec.TerminationMessagePolicy == v1.TerminationMessageFallbackToLogsOnError && s.GetExitCode() != 0 {
@@ -29,6 +29,17 @@ func (c *run) lastWords(s *cri.ContainerStatus) string {
 		}
 	}
 	return s.GetMessage()
+}
+
+// messageFile is what a run has mounted for its last words, also one that a kubelet has
+// started.
+func (c *run) messageFile(s *cri.ContainerStatus) string {
+	for _, m := range s.GetMounts() {
+		if m.ContainerPath == messagePath(c.spec) {
+			return m.HostPath
+		}
+	}
+	return c.runtime.messageFile(c.pod, c.spec.Name, c.attempt)
 }
 
 // lastLines are the last lines that the container has printed.

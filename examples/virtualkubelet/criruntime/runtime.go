@@ -33,7 +33,16 @@ type Config struct {
 	// node's. ClusterDomain is what names of services end with.
 	ClusterDNS    []string
 	ClusterDomain string
-	Log           *slog.Logger
+	// CgroupDriver is a kubelet's, cgroupfs or systemd: pods are in the cgroups in which it
+	// looks for them when it takes the node back. Empty: they are where the runtime puts them.
+	CgroupDriver string
+	// Adopt: all pods of the runtime without a node's label are this node's, since it
+	// takes over from a kubelet. Without it they are where their UID is asked for.
+	Adopt bool
+	// RootDir is the root directory of the volumes, which may have been a kubelet's: what
+	// that has left there of a pod beside volumes goes with the pod. Empty: nothing does.
+	RootDir string
+	Log     *slog.Logger
 }
 
 // Runtime is a runtime behind CRI. Its methods are safe for concurrent use.
@@ -58,6 +67,9 @@ func New(ctx context.Context, c Config) (*Runtime, error) {
 	if !strings.HasPrefix(c.Endpoint, "unix://") {
 		return nil, fmt.Errorf("runtime endpoint %q does not begin with unix://", c.Endpoint)
 	}
+	if err := checkCgroupDriver(c.CgroupDriver); err != nil {
+		return nil, err
+	}
 	connection, err := grpc.NewClient(c.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)))
 	if err != nil {
@@ -68,7 +80,7 @@ func New(ctx context.Context, c Config) (*Runtime, error) {
 		connection.Close()
 		return nil, fmt.Errorf("the container runtime at %s: %w", c.Endpoint, err)
 	}
-	r.ends = newEnds(r.service, map[string]string{nodeLabel: c.Node}, c.Log)
+	r.ends = newEnds(r.service, c.Log)
 	return r, nil
 }
 
@@ -145,9 +157,7 @@ const (
 	nodeLabel          = "podvol.io/node"
 )
 
-// selector selects what this node has of a pod.
-func (r *Runtime) selector(pod types.UID) map[string]string {
-	return map[string]string{podUIDLabel: string(pod), nodeLabel: r.Node}
-}
+// ofPod selects all of a pod, of which isOwn tells what is this node's.
+func ofPod(pod types.UID) map[string]string { return map[string]string{podUIDLabel: string(pod)} }
 
 func isNotFound(err error) bool { return status.Code(err) == codes.NotFound }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 
@@ -39,10 +40,10 @@ func (r *Runtime) ensureSandbox(ctx context.Context, pod *v1.Pod) (id string, sh
 			break
 		}
 	}
+	if err := os.MkdirAll(r.podDir(pod.UID), 0o750); err != nil { // which a kubelet's pod lacks
+		return "", shared, err
+	}
 	if id == "" {
-		if err := os.MkdirAll(r.podDir(pod.UID), 0o750); err != nil {
-			return "", shared, err
-		}
 		answer, err := r.service.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: r.sandboxConfig(pod, attempt)})
 		if err != nil {
 			return "", shared, err
@@ -68,12 +69,13 @@ func (r *Runtime) ensureSandbox(ctx context.Context, pod *v1.Pod) (id string, sh
 
 // sandboxes are those of a pod, the latest first.
 func (r *Runtime) sandboxes(ctx context.Context, pod types.UID) ([]*cri.PodSandbox, error) {
-	answer, err := r.service.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: r.selector(pod)}})
+	answer, err := r.service.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: ofPod(pod)}})
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(answer.Items, func(a, b *cri.PodSandbox) int { return cmp.Compare(b.CreatedAt, a.CreatedAt) })
-	return answer.Items, nil
+	own := slices.DeleteFunc(answer.Items, func(s *cri.PodSandbox) bool { return !r.isOwn(s.Labels) })
+	slices.SortFunc(own, func(a, b *cri.PodSandbox) int { return cmp.Compare(b.CreatedAt, a.CreatedAt) })
+	return own, nil
 }
 
 func (r *Runtime) sandboxConfig(pod *v1.Pod, attempt uint32) *cri.PodSandboxConfig {
@@ -82,8 +84,9 @@ func (r *Runtime) sandboxConfig(pod *v1.Pod, attempt uint32) *cri.PodSandboxConf
 		Hostname:     r.hostname(pod),
 		LogDirectory: r.podDir(pod.UID),
 		DnsConfig:    r.dns(pod),
+		Annotations:  maps.Clone(pod.Annotations), // as a kubelet's
 		Labels:       map[string]string{podNameLabel: pod.Name, podNamespaceLabel: pod.Namespace, podUIDLabel: string(pod.UID), nodeLabel: r.Node},
-		Linux: &cri.LinuxPodSandboxConfig{SecurityContext: &cri.LinuxSandboxSecurityContext{
+		Linux: &cri.LinuxPodSandboxConfig{CgroupParent: r.cgroupParent(pod), SecurityContext: &cri.LinuxSandboxSecurityContext{
 			NamespaceOptions: r.namespaces(pod), Privileged: isPrivileged(pod), Seccomp: seccomp(pod, nil)}},
 	}
 	security := config.Linux.SecurityContext
@@ -160,23 +163,29 @@ func (r *Runtime) RemovePod(ctx context.Context, pod types.UID) error {
 	if err != nil {
 		return err
 	}
+	containers, err := r.containers(ctx, pod)
+	if err != nil {
+		return err
+	}
 	for _, s := range all {
 		if _, err := r.service.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: s.Id}); err != nil && !isNotFound(err) {
 			return fmt.Errorf("sandbox %s: %w", s.Id, err)
 		}
 	}
-	return r.removeFiles(pod)
+	return errors.Join(r.removeFiles(pod), r.removeKubelets(pod, containers))
 }
 
 // Pods lists the pods that have sandboxes or files here.
 func (r *Runtime) Pods(ctx context.Context) ([]types.UID, error) {
-	answer, err := r.service.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: map[string]string{nodeLabel: r.Node}}})
+	answer, err := r.service.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
 	if err != nil {
 		return nil, err
 	}
 	pods, err := r.podsWithFiles()
 	for _, s := range answer.Items {
-		pods = append(pods, types.UID(s.GetMetadata().GetUid()))
+		if r.isListed(s.Labels) {
+			pods = append(pods, types.UID(s.GetMetadata().GetUid()))
+		}
 	}
 	slices.Sort(pods)
 	return slices.Compact(pods), err

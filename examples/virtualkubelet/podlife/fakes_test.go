@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -33,6 +34,7 @@ type world struct {
 	mu         sync.Mutex
 	starts     []*fakeContainer
 	mountError error
+	removed    []types.UID
 }
 
 // failMounts lets mounts fail from now on; nil: they succeed.
@@ -102,8 +104,22 @@ func (w *world) Features() containermounts.RuntimeFeatures         { return cont
 func (w *world) StartPod(context.Context, *v1.Pod) (Shared, error) { return Shared{}, nil }
 func (w *world) Found(context.Context, *v1.Pod) ([]Found, error)   { return nil, nil }
 func (w *world) StopPod(context.Context, types.UID) error          { return nil }
-func (w *world) RemovePod(context.Context, types.UID) error        { return nil }
 func (w *world) Pods(context.Context) ([]types.UID, error)         { return nil, nil }
+
+func (w *world) RemovePod(_ context.Context, pod types.UID) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.removed = append(w.removed, pod)
+	return nil
+}
+
+// isRemoved reports whether the runtime has nothing of a pod any more.
+func (w *world) isRemoved(pod types.UID) bool {
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Contains(w.removed, pod)
+}
 
 func (w *world) Start(_ context.Context, l Launch) (Container, error) {
 	c := &fakeContainer{world: w, name: l.Spec.Name, at: time.Now(), ended: make(chan Ended, 10), gone: make(chan struct{}),

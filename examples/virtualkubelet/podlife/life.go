@@ -79,11 +79,21 @@ func (l *life) run(ctx context.Context) {
 	l.changed = nil
 	l.mu.Unlock()
 	<-reported
-	if gone && l.store(ctx) && l.deleteObject(ctx) {
-		if l.pods.until(ctx, "what is left of a pod is not removed", func() error { return l.pods.Runtime.RemovePod(ctx, l.uid) }) {
-			l.pods.finish(l)
-		}
+	if !gone || !l.store(ctx) {
+		return
 	}
+	first, then := l.deleteObject, l.removeRest // logs can be asked for as long as there is an object
+	if l.static {
+		first, then = then, first // the API server may be away
+	}
+	if first(ctx) && then(ctx) {
+		l.pods.finish(l)
+	}
+}
+
+// removeRest removes what the runtime has of the pod.
+func (l *life) removeRest(ctx context.Context) bool {
+	return l.pods.until(ctx, "what is left of a pod is not removed", func() error { return l.pods.Runtime.RemovePod(ctx, l.uid) })
 }
 
 // live returns true when the pod was deleted and none of its containers runs any more.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 )
 
 // What is started again after which end, and what becomes of the pod.
@@ -200,4 +202,45 @@ func TestMountsThatFail(t *testing.T) {
 			t.Errorf("afterwards: %v", s.String())
 		}
 	})
+}
+
+// Nothing is left of a static pod that has gone while the API server does not answer. Its
+// mirror goes afterwards. Of another pod the runtime keeps the rest until its object has
+// gone.
+func TestStaticPodEndsWithoutAnAPIServer(t *testing.T) {
+	for _, static := range []bool{true, false} {
+		inVirtualTime(t, func(t *testing.T, w *world) {
+			pod := w.put(func(p *v1.Pod) {
+				if static {
+					p.Annotations = map[string]string{SourceAnnotation: FromFile, v1.MirrorPodAnnotationKey: "uid-web"}
+				}
+			})
+			if static { // the API server has its mirror, which is not the pod
+				delete(pod.Annotations, v1.MirrorPodAnnotationKey)
+				w.pods.Put(pod)
+			}
+			if n := len(w.started()); n != 1 {
+				t.Fatalf("%d containers were started", n)
+			}
+			var away atomic.Bool
+			away.Store(true)
+			w.api.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return away.Load(), nil, errors.New("the API server is away")
+			})
+			if static {
+				w.pods.Gone(pod)
+			} else {
+				w.remove(pod, 30)
+			}
+			time.Sleep(5 * time.Minute)
+			if is := w.isRemoved(pod.UID); is != static {
+				t.Errorf("static %t: removed %t", static, is)
+			}
+			away.Store(false)
+			time.Sleep(time.Minute)
+			if !w.isRemoved(pod.UID) || w.get() != nil {
+				t.Errorf("static %t: with the API server back it is not removed, or %v is left", static, w.get())
+			}
+		})
+	}
 }

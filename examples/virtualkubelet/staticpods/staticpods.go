@@ -22,11 +22,15 @@ import (
 	"github.com/podvol/podvol/volume/nodeagent/manifestdir"
 )
 
-// Config says which directory, and whose pods. All fields but Check are required.
+// Config says which directory, and whose pods. All fields but Check and Running are required.
 type Config struct {
-	// Dir is the directory of manifests. KnownFile remembers over restarts which pods it had.
-	Dir, KnownFile string
-	NodeName       string
+	// Dir is the directory of manifests. KnownFile remembers over restarts which pods it had,
+	// and AdoptedFile which ones a kubelet had started.
+	Dir, KnownFile, AdoptedFile string
+	// Running are the UIDs of static pods that a kubelet has left running. A manifest of
+	// such a name is taken for that pod's.
+	Running  map[types.NamespacedName]types.UID
+	NodeName string
 	// Check refuses a pod that cannot be run at all.
 	Check func(*v1.Pod) error
 	// Pods run them.
@@ -43,16 +47,22 @@ type Follower struct {
 	watch    *manifestdir.Watch
 	dir      *manifestdir.Directory
 	runs     map[volume.ObjectRef]*v1.Pod
+	adopted  *adopted
 	complete chan struct{}
 }
 
-// New watches the directory. Run must follow.
+// New watches the directory, and fails where it or AdoptedFile cannot be read. Run must
+// follow.
 func New(c Config) (*Follower, error) {
+	adopted, err := readAdopted(c.AdoptedFile, c.Running)
+	if err != nil {
+		return nil, err
+	}
 	watch, err := manifestdir.NewWatch(c.Dir)
 	if err != nil {
 		return nil, err
 	}
-	f := &Follower{config: c, watch: watch, runs: make(map[volume.ObjectRef]*v1.Pod), complete: make(chan struct{})}
+	f := &Follower{config: c, watch: watch, runs: make(map[volume.ObjectRef]*v1.Pod), adopted: adopted, complete: make(chan struct{})}
 	f.dir = manifestdir.New(manifestdir.Config{Dir: c.Dir, KnownFile: c.KnownFile, NodeName: c.NodeName, Check: c.Check,
 		Notice: func(sentence string) { c.Log.Warn(sentence) }})
 	return f, nil
@@ -122,7 +132,10 @@ func (f *Follower) static(manifest *v1.Pod) *v1.Pod {
 		f.config.Log.Error("a static pod has no hash", "pod", pod.Name, "error", err) // a pod can always be encoded
 	}
 	sum := sha256.Sum256(text)
-	pod.UID = types.UID(hex.EncodeToString(sum[:16]))
+	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	if pod.UID, err = f.adopted.uid(name, types.UID(hex.EncodeToString(sum[:16]))); err != nil {
+		f.config.Log.Error("which static pod a kubelet has started is not remembered", "pod", name, "error", err)
+	}
 	if pod.Annotations == nil {
 		pod.Annotations = make(map[string]string)
 	}

@@ -1,0 +1,37 @@
+package staticpods
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// The UID of a kubelet's pod is that of the manifest that was there first, also after a
+// restart. Another version of the manifest is another pod.
+func TestAdoptedUIDs(t *testing.T) {
+	file, web := filepath.Join(t.TempDir(), "adopted"), types.NamespacedName{Namespace: "shop", Name: "web-node1"}
+	for i, running := range []map[types.NamespacedName]types.UID{{web: "kubelets"}, nil} {
+		a, err := readAdopted(file, running)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if uid, err := a.uid(web, "first"); uid != "kubelets" || err != nil {
+			t.Errorf("start %d: %s, %v", i, uid, err)
+		}
+		if uid, err := a.uid(web, "second"); uid != "second" || err != nil {
+			t.Errorf("start %d: another version is %s, %v", i, uid, err)
+		}
+		other := types.NamespacedName{Namespace: "shop", Name: "other-node1"}
+		if uid, err := a.uid(other, "other"); uid != "other" || err != nil {
+			t.Errorf("start %d: another pod is %s, %v", i, uid, err)
+		}
+	}
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readAdopted(file, nil); err == nil {
+		t.Error("a damaged file is read")
+	}
+}
