@@ -60,6 +60,16 @@ func (p *Process) Kill() {
 	<-p.exited
 }
 
+// Stop asks the program to end (SIGTERM), and returns once it has ended. It does nothing if
+// the program does not run.
+func (p *Process) Stop() {
+	if p.cmd == nil {
+		return
+	}
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // fails once it has ended
+	<-p.exited
+}
+
 // Exited is closed when the program has ended. It is nil before the first Start.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 

@@ -14,8 +14,16 @@
 //
 //	go run ./util/testenv/kubecluster/e2e --node kubelet,virtualkubelet --timings 10
 //
+// These have a node change hands from a kubelet to podvol and back, and have many pods come
+// and go on one node while the API server is busy. They fail where containers do not go on,
+// where anything is mounted twice or unmounted too early, and where anything is left:
+//
+//	go run ./util/testenv/kubecluster/e2e --handover
+//	go run ./util/testenv/kubecluster/e2e --pods 100
+//
 // It prints each test that has passed, failed or was skipped, with the reason, and fails
-// where one has failed. The logs are kept then.
+// where one has failed, or where mounts, directories, containers or processes of the tests'
+// pods are left on a node. The logs are kept then.
 //
 // # Namespaces
 //

@@ -15,6 +15,9 @@ import (
 // pauseImage is the image of sandboxes.
 const pauseImage = "podvol.test/pause:1"
 
+// shellImage is busybox.
+const shellImage = "podvol.test/busybox:1"
+
 // writeImages makes the images that the tests ask for, as far as they can be made here,
 // under all the names and versions by which they ask.
 func writeImages(ctx context.Context, o options) error {
@@ -31,6 +34,7 @@ func writeImages(ctx context.Context, o options) error {
 		"glibc-dns-testing": busybox(userland), // most tests with this image only want a shell
 	}
 	named["pause"].Names = append(named["pause"].Names, pauseImage)
+	named["busybox"].Names = append(named["busybox"].Names, shellImage)
 	for name := range strings.FieldsSeq(listed) {
 		repository, _, _ := strings.Cut(path.Base(name), ":")
 		if image := named[repository]; image != nil && strings.HasPrefix(name, "registry.k8s.io/") {

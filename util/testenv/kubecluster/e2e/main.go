@@ -27,7 +27,9 @@ type options struct {
 	Parallel    int
 	Kinds       []string // of the nodes, in turn
 	Nodes       int
-	Timings     int // how many pods of each mix are measured, instead of the tests
+	Timings     int  // how many pods of each mix are measured, instead of the tests
+	Handover    bool // a node changes hands, instead of the tests
+	Pods        int  // how many come and go on one node, instead of the tests
 	NodeFlags   []string
 	Verbose     bool
 	Command     []string // run instead of the tests
@@ -39,7 +41,9 @@ type options struct {
 }
 
 // tests says whether the tests run, and not something else.
-func (o options) tests() bool { return len(o.Command) == 0 && o.Timings == 0 }
+func (o options) tests() bool {
+	return len(o.Command) == 0 && o.Timings == 0 && !o.Handover && o.Pods == 0
+}
 
 // conformance are the labels of the tests that every node must pass.
 const conformance = "sig-storage && (Conformance || NodeConformance)"
@@ -93,6 +97,8 @@ func parse(args []string) (options, error) {
 	set.IntVar(&o.Parallel, "parallel", 4, "how many tests run at a time")
 	kinds := set.String("node", "virtualkubelet", "which `program` the nodes run: virtualkubelet or kubelet; with kubelet,virtualkubelet one runs each")
 	set.IntVar(&o.Timings, "timings", 0, "measure `so many` pods of ten mixes of volumes on each node, instead of tests")
+	set.BoolVar(&o.Handover, "handover", false, "have a node change hands from a kubelet to podvol and back, instead of tests")
+	set.IntVar(&o.Pods, "pods", 0, "have `so many` pods of six volumes each come and go on one node, instead of tests")
 	set.IntVar(&o.Nodes, "nodes", 2, fmt.Sprintf("how many nodes there are, at most %d", maxNodes))
 	set.Func("node-flag", "a further `flag` of the nodes' program; may be repeated", func(value string) error {
 		o.NodeFlags = append(o.NodeFlags, value)
@@ -105,6 +111,12 @@ func parse(args []string) (options, error) {
 	}
 	o.Command = set.Args()
 	o.Kinds = strings.Split(*kinds, ",")
+	if o.Handover {
+		o.Kinds = []string{"kubelet", "virtualkubelet"} // of which the only node begins with the first
+	}
+	if o.Handover || o.Pods > 0 {
+		o.Nodes = 1
+	}
 	for _, kind := range o.Kinds {
 		if nodePrograms()[kind] == nil {
 			return o, fmt.Errorf("there is no node %q", kind)

@@ -151,16 +151,24 @@ func (n node) stage(o options) error {
 	if _, err := quietly(inCluster(ctx, o, "ctr", "-n", "k8s.io", "images", "import", "--local", base+"/images.tar")); err != nil {
 		return err
 	}
-	kubelet := nodePrograms()[n.kind(o)](n, o)
-	if err := kubelet.Start(); err != nil {
+	orders, err := n.listen(ctx, o)
+	if err != nil {
 		return err
 	}
-	defer kubelet.Kill()
-	select {
-	case <-containerd.Exited():
-		return fmt.Errorf("containerd has ended: %s", containerd.Tail())
-	case <-kubelet.Exited():
-		return fmt.Errorf("%s has ended: %s", kubelet.Name, kubelet.Tail())
+	agent := &agent{node: n, o: o}
+	if err := agent.start(n.kind(o), nil); err != nil {
+		return err
+	}
+	defer agent.kill()
+	for {
+		select {
+		case <-containerd.Exited():
+			return fmt.Errorf("containerd has ended: %s", containerd.Tail())
+		case <-agent.exited():
+			return fmt.Errorf("%s has ended: %s", agent.process.Name, agent.process.Tail())
+		case given := <-orders:
+			given.obeyed <- agent.obey(given.order)
+		}
 	}
 }
 

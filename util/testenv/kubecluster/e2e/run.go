@@ -30,7 +30,10 @@ func runStage(o options) error {
 	if err := errors.Join(mountOwn(), mounting(o.Dir, base, "", unix.MS_BIND, ""), setUpNetwork(o)); err != nil {
 		return err
 	}
-	plane, err := kubecluster.New(kubecluster.Config{Assets: o.Assets, Dir: base + "/cluster", Address: kubecluster.ServiceAddress, Port: 443, Controllers: true})
+	if err := writeAuditPolicy(); err != nil {
+		return err
+	}
+	plane, err := kubecluster.New(kubecluster.Config{Assets: o.Assets, Dir: base + "/cluster", Address: kubecluster.ServiceAddress, Port: 443, Controllers: true, Flags: auditing()})
 	if err != nil {
 		return err
 	}
@@ -55,7 +58,16 @@ func runStage(o options) error {
 		}
 		return because(ctx, timer{client, plane.URL()}.timings(ctx, os.Stdout, o))
 	}
-	return because(ctx, runTests(ctx, o))
+	if o.Handover {
+		return because(ctx, handover{o, node{number: 1}}.run(ctx, os.Stdout))
+	}
+	if o.Pods > 0 {
+		return because(ctx, many{o, node{number: 1}, plane}.run(ctx, os.Stdout))
+	}
+	if err := runTests(ctx, o); err != nil || !o.tests() {
+		return because(ctx, err)
+	}
+	return because(ctx, nothingLeft(ctx, os.Stdout, o))
 }
 
 // because adds to an error the reason why ctx has ended.
