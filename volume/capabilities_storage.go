@@ -61,6 +61,9 @@ type VolumeOptions struct {
 	PVName string
 	// PVC is the claim; it must not be changed.
 	PVC *v1.PersistentVolumeClaim
+	// Provisioner is the storage class's provisioner: the plugin's name, or another
+	// one that it provisions for ([NamedProvisionerPlugin]).
+	Provisioner string
 	// Parameters are the storage class's parameters.
 	Parameters map[string]string
 	// PersistentVolumeReclaimPolicy and MountOptions come from the storage class.
@@ -79,6 +82,25 @@ type ProvisionableVolumePlugin interface {
 	// NewProvisioner returns the provisioner for one claim. It does no I/O. It
 	// refuses parameters that it does not know.
 	NewProvisioner(VolumeOptions) (Provisioner, error)
+}
+
+// NamedProvisionerPlugin is implemented by plugins that provision under other names than
+// their own, such as those of CSI drivers. Absent: storage classes name the plugin.
+type NamedProvisionerPlugin interface {
+	ProvisionableVolumePlugin
+	// ProvisionsFor reports whether a storage class with this provisioner means the
+	// plugin. It does no I/O, and the answer never changes.
+	ProvisionsFor(provisioner string) bool
+}
+
+// ProvisionsFor reports whether a storage class with this provisioner means p, by its own
+// name or by another; see [NamedProvisionerPlugin].
+func ProvisionsFor(p VolumePlugin, provisioner string) bool {
+	if p.GetPluginName() == provisioner {
+		return true
+	}
+	c, ok := p.(NamedProvisionerPlugin)
+	return ok && c.ProvisionsFor(provisioner)
 }
 
 // Provisioner makes the storage for one claim.

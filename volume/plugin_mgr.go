@@ -248,9 +248,18 @@ func (m *VolumePluginMgr) FindRecyclablePluginBySpec(spec *Spec) (RecyclableVolu
 }
 
 // FindProvisionablePluginByName finds a [ProvisionableVolumePlugin] by its
-// name.
+// name, or else by another one that it provisions for ([NamedProvisionerPlugin]).
 func (m *VolumePluginMgr) FindProvisionablePluginByName(name string) (ProvisionableVolumePlugin, error) {
-	return capableByName(m, name, "ProvisionableVolumePlugin", AsProvisionable)
+	p, err := m.FindPluginByName(name)
+	if errors.Is(err, ErrNoPlugin) {
+		for _, other := range m.Plugins() {
+			if ProvisionsFor(other, name) {
+				p, err = m.owned(other)
+				break
+			}
+		}
+	}
+	return capable(p, err, "ProvisionableVolumePlugin", AsProvisionable)
 }
 
 // FindDeletablePluginBySpec finds the spec's [DeletableVolumePlugin].

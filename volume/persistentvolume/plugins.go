@@ -31,7 +31,7 @@ func isOfDriver(pv *v1.PersistentVolume, plugins []volume.VolumePlugin) bool {
 // provisioner's name.
 func isForeign(provisioner string, plugins []volume.VolumePlugin) bool {
 	return provisioner != "" && !strings.HasPrefix(provisioner, pvapi.TreePrefix) &&
-		!slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool { return p.GetPluginName() == provisioner })
+		!slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool { return volume.ProvisionsFor(p, provisioner) })
 }
 
 // DeletesStorage reports whether a controller with these plugins deletes the

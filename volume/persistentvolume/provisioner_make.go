@@ -98,7 +98,7 @@ func (p *provisioner) newProvisioner(claim *v1.PersistentVolumeClaim, class *sto
 		return nil, volume.Invalid("mountOptions", "are not supported by the provisioner %s; remove them from StorageClass %q", class.Provisioner, class.Name)
 	}
 	return plugin.NewProvisioner(volume.VolumeOptions{
-		PVName: ProvisionedName(claim), PVC: claim, Parameters: class.Parameters,
+		PVName: ProvisionedName(claim), PVC: claim, Provisioner: class.Provisioner, Parameters: class.Parameters,
 		PersistentVolumeReclaimPolicy: policyOf(class), MountOptions: class.MountOptions,
 		VolumeAttributesClass: attributes,
 	})

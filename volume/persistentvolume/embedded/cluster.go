@@ -34,8 +34,8 @@ type Config struct {
 	// none that a node uses too.
 	Plugins []volume.VolumePlugin
 	// Host is what these plugins are given: at least RootDir and Mounter.
-	// NodeName and Releases are filled in, and Mounter is given what it lacks
-	// (host.Wrap).
+	// NodeName and Releases are filled in, and so are Secrets and CSIDrivers where they
+	// are nil: the objects'. Mounter is given what it lacks (host.Wrap).
 	Host volume.Host
 	// Mounted returns the mounts on this machine and their pods, declared or not. It
 	// is asked before storage is emptied or deleted; an error keeps it, and ends
@@ -146,6 +146,13 @@ func (c *Cluster) start(ctx context.Context, config Config) error {
 	node.NodeName = types.NodeName(c.nodeName)
 	node.Mounter = host.Wrap(node.Mounter, config.Logger)
 	node.Releases = &release.Verifier{Objects: c.objects, Plugins: c.plugins, OtherUses: c.usesByMounts}
+	read := objects.Roles{Source: c.objects}
+	if node.Secrets == nil {
+		node.Secrets = read
+	}
+	if node.CSIDrivers == nil {
+		node.CSIDrivers = read
+	}
 	if err := c.plugins.InitPlugins(config.Plugins, &node); err != nil {
 		return err
 	}

@@ -27,7 +27,11 @@ func (w *wish) accessMode(s *session) (csi.VolumeCapability_AccessMode_Mode, err
 	if pv := w.spec.PersistentVolume; pv != nil && len(pv.Spec.AccessModes) > 0 {
 		mode = pv.Spec.AccessModes[0]
 	}
-	perPod := s.has(csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER)
+	return accessMode(mode, s.has(csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER))
+}
+
+// accessMode is a driver's word for a mode. perPod: it tells one pod from one node.
+func accessMode(mode v1.PersistentVolumeAccessMode, perPod bool) (csi.VolumeCapability_AccessMode_Mode, error) {
 	switch {
 	case mode == v1.ReadWriteOnce && perPod:
 		return csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER, nil

@@ -29,6 +29,9 @@ const (
 	ErrRefused = volume.Cause("the CSI driver has refused")
 	// ErrNotAttached: the volume is not attached to this node yet, or no more.
 	ErrNotAttached = volume.Cause("the volume is not attached to this node")
+	// ErrNoController: the driver has no Controller service, or that does not offer the
+	// call.
+	ErrNoController = volume.Cause("the CSI driver's controller does not do this")
 	// ErrUnidentified: nothing says of which driver a volume on disk is.
 	ErrUnidentified = volume.Cause("the volume's driver and handle are not known")
 )

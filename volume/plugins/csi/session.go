@@ -25,6 +25,8 @@ type session struct {
 	node    csi.NodeClient
 	version string
 	can     []csi.NodeServiceCapability_RPC_Type
+	asking  chan struct{} // holds a value while known is asked for
+	known   *controls     // nil: not asked yet
 }
 
 func (s *session) has(c csi.NodeServiceCapability_RPC_Type) bool { return slices.Contains(s.can, c) }
@@ -47,7 +49,7 @@ func connect(ctx context.Context, name, socket string, fixed bool) (*session, er
 	if err != nil {
 		return nil, err
 	}
-	s := &session{conn: conn, node: csi.NewNodeClient(conn)}
+	s := &session{conn: conn, node: csi.NewNodeClient(conn), asking: make(chan struct{}, 1)}
 	if err := s.await(ctx); err != nil {
 		conn.Close()
 		if why := refused.Load(); why != nil {

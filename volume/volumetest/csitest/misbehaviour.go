@@ -32,13 +32,15 @@ const (
 	InternalWhileGoingOn Misbehaviour = "internal-while-going-on"
 	// NoVersion: GetPluginInfo is Unavailable (csi-driver-host-path without a version).
 	NoVersion Misbehaviour = "no-version"
+	// CreatesTooLittle: CreateVolume makes half of what was asked for, and says so.
+	CreatesTooLittle Misbehaviour = "creates-too-little"
 	// WorksOn: the work of a call does not end with the caller's deadline.
 	WorksOn Misbehaviour = "works-on"
 )
 
 // Misbehaviours returns all of them.
 func Misbehaviours() []Misbehaviour {
-	return []Misbehaviour{UnpublishedInlineIsNotFound, ExpandGrowsNothing, RepublishIsUnknown, UnpublishLeavesTarget, StageDoesNothing, InternalWhileGoingOn, NoVersion, WorksOn}
+	return []Misbehaviour{UnpublishedInlineIsNotFound, ExpandGrowsNothing, RepublishIsUnknown, UnpublishLeavesTarget, StageDoesNothing, InternalWhileGoingOn, NoVersion, CreatesTooLittle, WorksOn}
 }
 
 func (c *Config) has(m Misbehaviour) bool { return slices.Contains(c.Misbehaviours, m) }

@@ -68,9 +68,20 @@ func TestMisbehaviours(t *testing.T) {
 			good.must(try(good))
 		})
 	}
-	elsewhere := []csitest.Misbehaviour{csitest.StageDoesNothing, csitest.WorksOn, csitest.ExpandGrowsNothing}
+	elsewhere := []csitest.Misbehaviour{csitest.StageDoesNothing, csitest.WorksOn, csitest.ExpandGrowsNothing, csitest.CreatesTooLittle}
 	if all := csitest.Misbehaviours(); len(all) != len(tests)+len(elsewhere) {
 		t.Errorf("of %v, %d are tried", all, len(tests)+len(elsewhere))
+	}
+}
+
+func TestCreatesTooLittle(t *testing.T) {
+	b := misbehaving(t, csitest.CreatesTooLittle)
+	r := &csi.CreateVolumeRequest{Name: "n", VolumeCapabilities: []*csi.VolumeCapability{mountCapability("")}, CapacityRange: &csi.CapacityRange{RequiredBytes: 4 << 20}}
+	for range 2 {
+		made, err := b.controller.CreateVolume(patience(t), r)
+		if b.must(err); made.Volume.CapacityBytes != 2<<20 {
+			t.Errorf("made %d bytes", made.Volume.CapacityBytes)
+		}
 	}
 }
 
@@ -115,7 +126,7 @@ func TestKernelExpandGrowsNothing(t *testing.T) {
 			t.Fatal("loop devices are root's")
 		}
 		c := staged()
-		c.Mounter, c.Misbehaviours = host.New(host.Config{}), []csitest.Misbehaviour{csitest.ExpandGrowsNothing}
+		c.Mounter, c.Misbehaviours = host.New(host.Config{}), []csitest.Misbehaviour{csitest.ExpandGrowsNothing, csitest.CreatesTooLittle}
 		b := newBench(t, c)
 		b.add("v1", csitest.Loop)
 		ctx := patience(t)

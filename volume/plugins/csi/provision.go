@@ -1,0 +1,256 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/csiclass"
+	"github.com/podvol/podvol/volume/internal/pvapi"
+)
+
+// Annotations of the PersistentVolumes that are made: the secret with which they are
+// deleted. They are external-provisioner's.
+const (
+	annDeletionSecret          = "volume.kubernetes.io/provisioner-deletion-secret-name"
+	annDeletionSecretNamespace = "volume.kubernetes.io/provisioner-deletion-secret-namespace"
+)
+
+// keyIdentity is in the attributes of volumes that a controller has made, and identityOf
+// begins the value of those that this one has.
+const (
+	keyIdentity = "storage.kubernetes.io/csiProvisionerIdentity"
+	identityOf  = "podvol-"
+)
+
+// IsMadeHere reports whether a controller of this package, and no other provisioner, had a
+// driver make the volume.
+func IsMadeHere(pv *v1.PersistentVolume) bool {
+	s := pv.Spec.CSI
+	return s != nil && s.VolumeAttributes[keyIdentity] == identityOf+s.Driver
+}
+
+// provisioner has a driver make the volume of one claim.
+type provisioner struct {
+	controller *Controller
+	options    volume.VolumeOptions
+	driver     string
+	class      *csiclass.Class
+	secrets    map[csiclass.Use]*v1.SecretReference
+}
+
+// ProvisionsFor is true of names that a driver may have: there is no other process that
+// would provision.
+func (p *Controller) ProvisionsFor(provisioner string) bool {
+	return checkDriverName("provisioner", provisioner) == nil
+}
+
+// NewProvisioner implements [volume.ProvisionableVolumePlugin] for the driver that the
+// class names as its provisioner. Parameters that begin with csi.storage.k8s.io/ are
+// Kubernetes': the file system, and the secrets of the volume. All others are the driver's,
+// which alone knows them. What cannot be is a *[volume.InvalidSpecError].
+func (p *Controller) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
+	m, err := p.newProvisioner(options)
+	if err != nil {
+		return nil, failed("NewProvisioner", options.PVName, err)
+	}
+	return m, nil
+}
+
+func (p *Controller) newProvisioner(options volume.VolumeOptions) (*provisioner, error) {
+	if err := checkDriverName("provisioner", options.Provisioner); err != nil {
+		return nil, err
+	}
+	if options.PVC.Spec.Selector != nil {
+		return nil, volume.Invalid("spec.selector", "cannot be met by a new volume of driver %s; remove it", options.Provisioner)
+	}
+	class, err := csiclass.Parse(options.Parameters)
+	if err != nil {
+		return nil, err
+	}
+	m := &provisioner{controller: p, options: options, driver: options.Provisioner, class: class, secrets: make(map[csiclass.Use]*v1.SecretReference)}
+	for _, use := range csiclass.Uses() {
+		if m.secrets[use], err = class.Secret(use, options.PVName, options.PVC); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// Provision has the driver make the volume by CreateVolume, under the name of the
+// PersistentVolume, or finds the volume that it has made under that name before.
+//
+//   - Where volumes are reachable from some nodes only, the volume is made for this node,
+//     if the class allows that.
+//   - A volume that is smaller than the claim asks for is deleted again and refused.
+//   - ResourceExhausted of a claim whose node was selected counts as a refusal: another
+//     node may do, as external-provisioner has it.
+//
+// Errors match [ErrNotRegistered], [ErrUnreachable], [ErrNoController], [ErrRefused] or
+// [ErrNoAnswer], or say what is wrong with claim and class.
+func (m *provisioner) Provision(ctx context.Context, selectedNode *v1.Node, allowedTopologies []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
+	pv, err := m.provision(ctx, selectedNode, allowedTopologies)
+	return pv, failed("Provision", m.options.PVName, err)
+}
+
+func (m *provisioner) provision(ctx context.Context, selectedNode *v1.Node, allowed []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
+	d, c, err := m.controller.service(ctx, m.driver)
+	if err != nil {
+		return nil, err
+	}
+	r, err := m.request(c)
+	if err != nil {
+		return nil, err
+	}
+	if r.AccessibilityRequirements, err = m.controller.requirement(ctx, d, c, allowed); err != nil {
+		return nil, err
+	}
+	if r.Secrets, err = m.controller.node.secretsOf(ctx, m.secrets[csiclass.Provisioner], "CreateVolume"); err != nil {
+		return nil, err
+	}
+	var made *csi.Volume
+	err = m.controller.control(ctx, call{driver: d, method: "CreateVolume", volume: r.Name, secret: valuesOf(r.Secrets)}, func(ctx context.Context, c *controls) error {
+		response, err := c.CreateVolume(ctx, r)
+		made = response.GetVolume()
+		return err
+	})
+	if code, ok := codeOf(err); ok && code == codes.ResourceExhausted && selectedNode != nil && r.AccessibilityRequirements != nil {
+		return nil, volume.NothingDone(err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := checkHandle(made.GetVolumeId()); err != nil {
+		return nil, fmt.Errorf("driver %s says that CreateVolume is done, and names no volume: %s", m.driver, err.Error()) // which may be there
+	}
+	if made.GetCapacityBytes() > 0 && made.GetCapacityBytes() < r.CapacityRange.GetRequiredBytes() {
+		return nil, m.giveUp(ctx, d, made.VolumeId, r.Secrets, volume.NothingDone(fmt.Errorf("driver %s has made %d bytes of %d", m.driver, made.CapacityBytes, r.CapacityRange.RequiredBytes)))
+	}
+	return m.persistentVolume(made, r.CapacityRange.RequiredBytes), nil
+}
+
+// codeOf returns the code of a call that was sent.
+func codeOf(err error) (codes.Code, bool) {
+	if !errors.Is(err, ErrNoAnswer) && !errors.Is(err, ErrRefused) {
+		return 0, false
+	}
+	return status.Code(err), true
+}
+
+// giveUp deletes a volume that the claim cannot have.
+func (m *provisioner) giveUp(ctx context.Context, d *driver, id string, secrets map[string]string, why error) error {
+	err := m.controller.deleteVolume(ctx, d, &csi.DeleteVolumeRequest{VolumeId: id, Secrets: secrets}, func(context.Context) error { return nil })
+	if err != nil {
+		return fmt.Errorf("%w; and deleting it again has failed: %s", errors.New(why.Error()), err.Error()) // it is still there
+	}
+	return why
+}
+
+// request is all of CreateVolume that claim and class say.
+func (m *provisioner) request(c *controls) (*csi.CreateVolumeRequest, error) {
+	if err := c.needs(csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, m.driver); err != nil {
+		return nil, err
+	}
+	claim := m.options.PVC
+	size := claim.Spec.Resources.Requests[v1.ResourceStorage]
+	r := &csi.CreateVolumeRequest{Name: m.options.PVName, Parameters: m.class.Parameters, CapacityRange: &csi.CapacityRange{RequiredBytes: size.Value()}}
+	if limit, has := claim.Spec.Resources.Limits[v1.ResourceStorage]; has {
+		r.CapacityRange.LimitBytes = limit.Value()
+	}
+	for _, mode := range claim.Spec.AccessModes {
+		known, err := controlMode(mode, c)
+		if err != nil {
+			return nil, err
+		}
+		r.VolumeCapabilities = append(r.VolumeCapabilities, accessKind(
+			&csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: known}}, m.isBlock(), m.class.FSType, m.options.MountOptions))
+	}
+	if a := m.options.VolumeAttributesClass; a != nil {
+		if err := c.needs(csi.ControllerServiceCapability_RPC_MODIFY_VOLUME, m.driver); err != nil {
+			return nil, err
+		}
+		r.MutableParameters = a.Parameters
+	}
+	return r, nil
+}
+
+func (m *provisioner) isBlock() bool {
+	return pvapi.VolumeMode(m.options.PVC.Spec.VolumeMode) == v1.PersistentVolumeBlock
+}
+
+// requirement asks for a volume that this node can reach; nil: all are.
+func (p *Controller) requirement(ctx context.Context, d *driver, c *controls, allowed []v1.TopologySelectorTerm) (*csi.TopologyRequirement, error) {
+	if !c.topologies {
+		if len(allowed) > 0 {
+			return nil, volume.Invalid("allowedTopologies", "mean nothing to driver %s, whose volumes can be reached from every node; remove them from the class", d.name)
+		}
+		return nil, nil
+	}
+	segments, err := p.segmentsOf(ctx, d)
+	switch {
+	case err != nil:
+		return nil, volume.NothingDone(err)
+	case !csiclass.Allows(allowed, segments):
+		return nil, volume.Invalid("allowedTopologies", "of the class do not have this node, which driver %s has at %v", d.name, segments)
+	case len(segments) == 0:
+		return nil, volume.NothingDone(fmt.Errorf("driver %s does not say where this node is (NodeGetInfo), so that its volumes cannot be made where it reaches them", d.name))
+	}
+	here := []*csi.Topology{{Segments: segments}}
+	return &csi.TopologyRequirement{Requisite: here, Preferred: here}, nil
+}
+
+// segmentsOf asks where the node is.
+func (p *Controller) segmentsOf(ctx context.Context, d *driver) (map[string]string, error) {
+	var segments map[string]string
+	err := p.node.do(ctx, call{driver: d, method: "NodeGetInfo"}, func(ctx context.Context, s *session) error {
+		info, err := s.node.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
+		segments = info.GetAccessibleTopology().GetSegments()
+		return err
+	})
+	return segments, err
+}
+
+// persistentVolume is the volume as external-provisioner writes it. What the controller of
+// claims writes, as the class and the binding, is left to that.
+func (m *provisioner) persistentVolume(made *csi.Volume, required int64) *v1.PersistentVolume {
+	claim, pv := m.options.PVC, &v1.PersistentVolume{}
+	pv.Name = m.options.PVName
+	pv.Annotations = map[string]string{pvapi.AnnProvisionedBy: m.driver}
+	if s := m.secrets[csiclass.Provisioner]; s != nil {
+		pv.Annotations[annDeletionSecret], pv.Annotations[annDeletionSecretNamespace] = s.Name, s.Namespace
+	}
+	attributes := maps.Clone(made.GetVolumeContext())
+	if attributes == nil {
+		attributes = make(map[string]string)
+	}
+	attributes[keyIdentity] = identityOf + m.driver // no time: the volume is the same however often it is asked for
+	pv.Spec.Capacity = v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(max(made.GetCapacityBytes(), required), resource.BinarySI)}
+	pv.Spec.AccessModes = slices.Clone(claim.Spec.AccessModes)
+	pv.Spec.VolumeMode = new(pvapi.VolumeMode(claim.Spec.VolumeMode))
+	pv.Spec.PersistentVolumeReclaimPolicy = m.options.PersistentVolumeReclaimPolicy
+	pv.Spec.MountOptions = slices.Clone(m.options.MountOptions)
+	pv.Spec.CSI = &v1.CSIPersistentVolumeSource{
+		Driver: m.driver, VolumeHandle: made.VolumeId, VolumeAttributes: attributes,
+		ControllerPublishSecretRef: m.secrets[csiclass.ControllerPublish], NodeStageSecretRef: m.secrets[csiclass.NodeStage],
+		NodePublishSecretRef: m.secrets[csiclass.NodePublish], ControllerExpandSecretRef: m.secrets[csiclass.ControllerExpand],
+		NodeExpandSecretRef: m.secrets[csiclass.NodeExpand],
+	}
+	if !m.isBlock() {
+		pv.Spec.CSI.FSType = m.class.FSType
+	}
+	topologies := make([]map[string]string, 0, len(made.GetAccessibleTopology()))
+	for _, t := range made.GetAccessibleTopology() {
+		topologies = append(topologies, t.GetSegments())
+	}
+	pv.Spec.NodeAffinity = csiclass.Affinity(topologies)
+	return pv
+}
