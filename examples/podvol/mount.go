@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
 	"github.com/podvol/podvol/volume/standalone"
@@ -32,6 +33,8 @@ type mountOptions struct {
 
 	volumeDirs []string
 	plugins    ownplugins.Options
+	// claimPlugins are those of plugins that make volumes.
+	claimPlugins []volume.VolumePlugin
 }
 
 // kubeletPodWait is how long a kubelet waits for a pod's volumes.
@@ -95,6 +98,9 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 	if err != nil {
 		return err
 	}
+	if o.claimPlugins, err = o.plugins.ForClaims(ctx, s.err); err != nil {
+		return err
+	}
 	rows, err := newPrinter(o.output, s.out, s.err)
 	if err != nil {
 		return err
@@ -140,7 +146,7 @@ func mountWith(ctx context.Context, config standalone.NodeConfig, o mountOptions
 	}
 	var unbound standalone.UnboundClaims
 	if standalone.UsesClaims(pods) {
-		cluster := standalone.ClaimsConfig{RootDir: config.RootDir, Node: config, Store: store, Manager: "podvol mount", VolumeDirs: o.volumeDirs, Logger: config.Logger}
+		cluster := standalone.ClaimsConfig{RootDir: config.RootDir, Node: config, Store: store, Manager: "podvol mount", VolumeDirs: o.volumeDirs, Plugins: o.claimPlugins, Logger: config.Logger}
 		if unbound, err = standalone.BindClaims(ctx, cluster, set, pods, o.timeout); err != nil {
 			return errors.Join(err, node.Stop())
 		}

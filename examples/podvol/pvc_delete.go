@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
+	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
@@ -23,7 +24,6 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
-	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/plugins/hostpath"
 	"github.com/podvol/podvol/volume/standalone"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -35,6 +35,7 @@ type changeOptions struct {
 	volumeDirs        []string
 	dryRun            bool
 	timeout           time.Duration
+	plugins           ownplugins.Options
 }
 
 func (o *changeOptions) add(flags *pflag.FlagSet) {
@@ -42,6 +43,7 @@ func (o *changeOptions) add(flags *pflag.FlagSet) {
 	addNodeName(flags, &o.nodeName, "this node's name, if mount or run-node was given one")
 	flags.DurationVar(&o.timeout, "timeout", kubeletPodWait, "how long to wait for storage to be deleted")
 	addVolumeDirs(flags, &o.volumeDirs)
+	o.plugins.AddDrivers(flags, usagef)
 	addRootDir(flags, &o.rootDir)
 }
 
@@ -116,7 +118,7 @@ func (o changeOptions) unreclaimed(found stored, namespace string, words []strin
 		}
 		for _, pv := range found.volumes {
 			ref := pv.Spec.ClaimRef
-			if ref == nil || ref.UID == "" || ref.Namespace != name.Namespace || ref.Name != name.Name || !persistentvolume.DeletesStorage(pv, plugins.All()) {
+			if ref == nil || ref.UID == "" || ref.Namespace != name.Namespace || ref.Name != name.Name || !ownplugins.DeletesStorage(pv) {
 				continue
 			}
 			all = append(all, fmt.Errorf("PersistentVolume %s, %s, which PersistentVolumeClaim %s had, is still there%s; %s deletes it and its data",
@@ -216,6 +218,10 @@ var errNothingBegun = errors.New("nothing was begun")
 // follows, for these objects only.
 func (o changeOptions) change(ctx context.Context, s streams, only map[volume.ObjectRef]bool, events persistentvolume.EventRecorder, f func(*embedded.Cluster) error) (err error) {
 	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	made, err := o.plugins.ForClaims(ctx, s.err)
+	if err != nil {
+		return err
+	}
 	// Only the owner of the root directory may mount: no other process does meanwhile.
 	config := standalone.NodeConfig{RootDir: o.rootDir, NodeName: o.nodeName, Objects: objects.NewStore(), Logger: log}
 	node, err := standalone.StartNode(ctx, config)
@@ -228,7 +234,7 @@ func (o changeOptions) change(ctx context.Context, s streams, only map[volume.Ob
 	}
 	defer func() { err = errors.Join(err, node.Stop()) }()
 	cluster, err := standalone.OpenClaims(ctx, standalone.ClaimsConfig{
-		RootDir: o.rootDir, Node: config, Manager: "podvol delete", Events: events, Logger: log, VolumeDirs: o.volumeDirs,
+		RootDir: o.rootDir, Node: config, Manager: "podvol delete", Events: events, Logger: log, VolumeDirs: o.volumeDirs, Plugins: made,
 		Only: func(ref volume.ObjectRef) bool { return only[ref] },
 	})
 	if err != nil {
@@ -299,7 +305,7 @@ func (d *deletion) asDeleted(pv *v1.PersistentVolume) *v1.PersistentVolume {
 // goOn says how a volume is deleted where the same command again would not do it: its
 // claim is gone, or it was made in a directory that was not named.
 func (o changeOptions) goOn(ref volume.ObjectRef, pv *v1.PersistentVolume) string {
-	if ref.Kind == kubectlget.VolumeKind.Kind && o.unnamedDir(pv) == "" || !persistentvolume.DeletesStorage(pv, plugins.All()) {
+	if ref.Kind == kubectlget.VolumeKind.Kind && o.unnamedDir(pv) == "" && pv.Spec.CSI == nil || !ownplugins.DeletesStorage(pv) {
 		return ""
 	}
 	return fmt.Sprintf("; %s deletes it", o.deleteCommand(pv))
@@ -312,7 +318,7 @@ func (o changeOptions) deleteCommand(pv *v1.PersistentVolume) string {
 	if base := o.unnamedDir(pv); base != "" {
 		words = append(words, "--volume-dir", base)
 	}
-	return shellJoin(words)
+	return shellJoin(append(words, ownplugins.FlagFor(pv)...))
 }
 
 // unnamedDir is the directory where a volume was made, if it was not named.
@@ -368,7 +374,7 @@ func (d *deletion) report(begun []volume.ObjectRef) error {
 // cannot be reached: podvol mount may have made it under another one, which the
 // manifests gave.
 func checkNode(pv *v1.PersistentVolume, nodeName string) error {
-	if !persistentvolume.DeletesStorage(pv, plugins.All()) {
+	if !ownplugins.DeletesStorage(pv) || pv.Spec.CSI != nil { // whose driver knows
 		return nil
 	}
 	if reachable, err := claimbinding.MatchesNode(pv, nil, nodeName); err != nil || reachable {

@@ -9,9 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
+	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/persistentvolume"
-	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/volumesource"
 )
 
@@ -28,7 +27,7 @@ func deletedText(ref volume.ObjectRef) string {
 func plannedFate(pv *v1.PersistentVolume, itself bool) string {
 	policy := pv.Spec.PersistentVolumeReclaimPolicy
 	switch other := otherProvisioner(pv); {
-	case persistentvolume.DeletesStorage(pv, plugins.All()):
+	case ownplugins.DeletesStorage(pv):
 		return fmt.Sprintf("the volume would be deleted, and its data %s: %s (reclaim policy Delete)", onDelete(pv), sourceOf(pv))
 	case itself:
 		return fmt.Sprintf("its data, %s, would stay there", sourceOf(pv))
@@ -46,7 +45,7 @@ func fate(before, after *v1.PersistentVolume, missing bool) string {
 	switch {
 	case after == nil && missing:
 		return fmt.Sprintf("the volume is deleted; its data was not there any more, so nothing of it was %s: %s", onDelete(before), sourceOf(before))
-	case after == nil && persistentvolume.DeletesStorage(before, plugins.All()):
+	case after == nil && ownplugins.DeletesStorage(before):
 		return fmt.Sprintf("the volume is deleted, and its data %s: %s", onDelete(before), sourceOf(before))
 	case after == nil:
 		return fmt.Sprintf("its data stays: %s", sourceOf(before))
@@ -69,12 +68,12 @@ func isUnreclaimed(pv *v1.PersistentVolume) bool {
 // not become what its reclaim policy says.
 func isUnfinished(pv *v1.PersistentVolume) bool {
 	isRecycled := pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimRecycle
-	return isUnreclaimed(pv) || pv.Status.Phase == v1.VolumeBound || persistentvolume.DeletesStorage(pv, plugins.All()) || isRecycled && pv.Status.Phase != v1.VolumeAvailable
+	return isUnreclaimed(pv) || pv.Status.Phase == v1.VolumeBound || ownplugins.DeletesStorage(pv) || isRecycled && pv.Status.Phase != v1.VolumeAvailable
 }
 
 // wayOut says how a volume is got rid of whose storage cannot be deleted.
 func wayOut(pv *v1.PersistentVolume) string {
-	if !isUnreclaimed(pv) || !persistentvolume.DeletesStorage(pv, plugins.All()) {
+	if !isUnreclaimed(pv) || !ownplugins.DeletesStorage(pv) {
 		return ""
 	}
 	return fmt.Sprintf("; if that cannot be mended, %s deletes it without its data", shellJoin(append(programName(os.Args[0]), "pv", "delete", pv.Name, "--keep-data")))
@@ -83,7 +82,7 @@ func wayOut(pv *v1.PersistentVolume) string {
 // otherProvisioner is who has provisioned a volume, or whose driver it is, unless
 // podvol deletes its storage itself.
 func otherProvisioner(pv *v1.PersistentVolume) string {
-	if persistentvolume.DeletesStorage(pv, plugins.All()) {
+	if ownplugins.DeletesStorage(pv) {
 		return ""
 	}
 	driver := ""
@@ -108,7 +107,7 @@ func onDelete(pv *v1.PersistentVolume) string {
 // sourceOf describes where a volume's data is.
 func sourceOf(pv *v1.PersistentVolume) string {
 	spec := volume.NewSpecFromPersistentVolume(pv, false)
-	for _, plugin := range plugins.All() {
+	for _, plugin := range ownplugins.Stock() {
 		if plugin.CanSupport(spec) {
 			return strings.TrimSpace(volumesource.Describe(plugin, spec))
 		}

@@ -145,6 +145,9 @@ func runPod(ctx context.Context, s streams, o runOptions) error {
 		return err
 	}
 	job.plugins = replacements
+	if job.claimPlugins, err = o.plugins.ForClaims(ctx, s.err); err != nil {
+		return err
+	}
 	root, err := runsOf(base).New(job.pod.Namespace + "_" + job.pod.Name)
 	if err != nil {
 		return err
@@ -181,7 +184,7 @@ func (j *job) run(ctx context.Context, s streams, o runOptions, root *runroot.Ro
 		Program: j.program, Root: root, Manifests: j.set, Name: "podvol run", Timeout: o.timeout,
 		Node: standalone.NodeConfig{NodeName: j.set.NodeName, Plugins: j.plugins, SetUpTimeout: o.timeout,
 			Logger: log, Events: loggedEvents{log, func(s string) string { return s }}},
-		Claims: standalone.ClaimsConfig{RootDir: o.rootDir, Manager: "podvol run", VolumeDirs: o.volumes, LockTimeout: min(o.timeout, claimsWait), Logger: log},
+		Claims: standalone.ClaimsConfig{RootDir: o.rootDir, Manager: "podvol run", VolumeDirs: o.volumes, Plugins: j.claimPlugins, LockTimeout: min(o.timeout, claimsWait), Logger: log},
 		Stdin:  s.in, Stdout: plaintext.AsGiven(s.out), Stderr: plaintext.AsGiven(s.err),
 		Repair: shellJoin(append(programName(executable()), "fsck", "--repair", "--root-dir", o.rootDir)),
 	}
@@ -250,7 +253,8 @@ type job struct {
 	set     *manifest.Set
 	pod     *v1.Pod
 	program *podrun.Program
-	plugins []volume.VolumePlugin // in place of stock ones
+	// plugins are in place of stock ones, on the node and for its claims.
+	plugins, claimPlugins []volume.VolumePlugin
 }
 
 // failurePrinter prints what failed and no rows: standard output is the

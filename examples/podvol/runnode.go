@@ -127,7 +127,7 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 		return err
 	}
 	defer where.close()
-	config, err := o.agent(where, s, out)
+	config, err := o.agent(ctx, where, s, out)
 	if err != nil {
 		return err
 	}
@@ -145,8 +145,8 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 }
 
 // agent returns the configuration of the node's agent.
-func (o *runNodeOptions) agent(where *place, s streams, out *rowStream) (nodeagent.Config, error) {
-	own, err := o.plugins.NFS() // instances of its own
+func (o *runNodeOptions) agent(ctx context.Context, where *place, s streams, out *rowStream) (nodeagent.Config, error) {
+	own, err := o.plugins.ForClaims(ctx, s.err)
 	if err != nil {
 		return nodeagent.Config{}, err
 	}

@@ -96,7 +96,7 @@ func keepIn(ctx context.Context, t *testing.T, s streams, dir string, where *pla
 	}
 	defer server.Close()
 	o := runNodeOptions{dir: dir, rootDir: where.rootDir, nodeName: "here"}
-	config, err := o.agent(where, s, out)
+	config, err := o.agent(ctx, where, s, out)
 	if err != nil {
 		t.Error(err)
 		return exitFailed

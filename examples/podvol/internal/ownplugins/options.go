@@ -75,6 +75,25 @@ func (o *Options) Plugins(ctx context.Context, fake bool, log io.Writer) ([]volu
 	return append(plugins, p), nil
 }
 
+// ForClaims returns other instances of the same plugins, which make and delete volumes for
+// claims. Connections to drivers end with ctx.
+func (o *Options) ForClaims(ctx context.Context, log io.Writer) ([]volume.VolumePlugin, error) {
+	plugins, err := o.NFS()
+	if err != nil || !o.hasDrivers() {
+		return plugins, err
+	}
+	c, err := o.config(log)
+	if err != nil {
+		return nil, err
+	}
+	p, err := csi.NewController(c)
+	if err != nil {
+		return nil, o.usage("%w", err)
+	}
+	context.AfterFunc(ctx, func() { _ = p.Close() })
+	return append(plugins, p), nil
+}
+
 // NFS returns the NFS plugin under the policy; none without one, since the stock one
 // will do.
 func (o *Options) NFS() ([]volume.VolumePlugin, error) {
@@ -96,31 +115,39 @@ func (o *Options) NFS() ([]volume.VolumePlugin, error) {
 func (o *Options) hasDrivers() bool { return len(o.drivers) > 0 || o.registryDir != "" }
 
 func (o *Options) csi(log io.Writer) (*csi.Plugin, error) {
-	c := csi.Config{Drivers: make(map[string]string), Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
-	for _, d := range o.drivers {
-		name, socket, ok := strings.Cut(d, "=")
-		if !ok || name == "" || socket == "" {
-			return nil, o.usage("--csi-driver %q must be NAME=SOCKET", d)
-		}
-		if before, twice := c.Drivers[name]; twice {
-			return nil, o.usage("--csi-driver names driver %s twice, at %s and at %s", name, before, socket)
-		}
-		abs, err := filepath.Abs(socket)
-		if err != nil {
-			return nil, err
-		}
-		c.Drivers[name] = abs
-	}
-	if o.registryDir != "" {
-		abs, err := filepath.Abs(o.registryDir)
-		if err != nil {
-			return nil, err
-		}
-		c.RegistryDir = abs
+	c, err := o.config(log)
+	if err != nil {
+		return nil, err
 	}
 	p, err := csi.New(c)
 	if err != nil {
 		return nil, o.usage("%w", err)
 	}
 	return p, nil
+}
+
+func (o *Options) config(log io.Writer) (csi.Config, error) {
+	c := csi.Config{Drivers: make(map[string]string), Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	for _, d := range o.drivers {
+		name, socket, ok := strings.Cut(d, "=")
+		if !ok || name == "" || socket == "" {
+			return c, o.usage("--csi-driver %q must be NAME=SOCKET", d)
+		}
+		if before, twice := c.Drivers[name]; twice {
+			return c, o.usage("--csi-driver names driver %s twice, at %s and at %s", name, before, socket)
+		}
+		abs, err := filepath.Abs(socket)
+		if err != nil {
+			return c, err
+		}
+		c.Drivers[name] = abs
+	}
+	if o.registryDir != "" {
+		abs, err := filepath.Abs(o.registryDir)
+		if err != nil {
+			return c, err
+		}
+		c.RegistryDir = abs
+	}
+	return c, nil
 }

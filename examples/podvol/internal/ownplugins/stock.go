@@ -1,0 +1,37 @@
+package ownplugins
+
+import (
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/persistentvolume"
+	"github.com/podvol/podvol/volume/plugins"
+	"github.com/podvol/podvol/volume/plugins/csi"
+)
+
+// Stock are plugins that describe volumes: they are never initialised.
+func Stock() []volume.VolumePlugin {
+	drivers, err := csi.NewController(csi.Config{})
+	if err != nil {
+		return plugins.All()
+	}
+	return plugins.All(drivers)
+}
+
+// DeletesStorage reports whether podvol deletes the storage of a volume once its claim has
+// left it: as a plugin of its own, or as a driver that has made it for podvol, which must
+// be named then.
+func DeletesStorage(pv *v1.PersistentVolume) bool {
+	if pv.Spec.CSI != nil && !csi.IsMadeHere(pv) {
+		return persistentvolume.DeletesStorage(pv, plugins.All())
+	}
+	return persistentvolume.DeletesStorage(pv, Stock())
+}
+
+// FlagFor is the flag that a command needs to delete a volume's storage; empty: none.
+func FlagFor(pv *v1.PersistentVolume) []string {
+	if pv.Spec.CSI == nil {
+		return nil
+	}
+	return []string{"--csi-driver", pv.Spec.CSI.Driver + "=SOCKET"}
+}
