@@ -398,10 +398,17 @@ func TestMissingCommand(t *testing.T) {
 }
 
 func TestDaemonLeftBehindDoesNotHoldUpTheMount(t *testing.T) {
-	m := host.New(host.Config{MountCommand: fakeCommand(t, "sleep 3 &\n")})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	if err := m.MountContext(ctx, mount.Request{Source: "x", Target: t.TempDir(), FSType: "fuse.sshfs"}); err != nil {
+	lives := filepath.Join(t.TempDir(), "lives")
+	if err := unix.Mkfifo(lives, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	living, err := os.OpenFile(lives, os.O_RDWR, 0) // the daemon lives until it is closed
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer living.Close()
+	m := host.New(host.Config{MountCommand: fakeCommand(t, "sh -c 'read end <"+lives+"' &\n")})
+	if err := m.MountContext(t.Context(), mount.Request{Source: "x", Target: t.TempDir(), FSType: "fuse.sshfs"}); err != nil {
 		t.Error(err)
 	}
 }

@@ -189,36 +189,38 @@ func TestSetUpPodWaitsForTheAttachment(t *testing.T) {
 // The volume is in the list from before the device is mounted until after it
 // is unmounted, also when the pod has gone long before.
 func TestVolumeStaysInUseUntilItsDeviceIsUnmounted(t *testing.T) {
-	w := newWorld(t)
-	d := w.withAttachableDisks()
-	manager, _ := w.start()
-	n := &node{manager: manager}
-	lists := map[string][]v1.UniqueVolumeName{}
-	d.calls.Inject(fault.Fault[diskCall]{After: true, Hook: func() { lists["any"] = manager.VolumesInUse() }, Match: func(c diskCall) bool {
-		return c.Op != "WaitForAttach" || c.Whose != ""
-	}})
-	pod := diskPod("web", "a")
-	n.attach("a")
-	if err := manager.PutPod(pod); err != nil {
-		t.Fatal(err)
-	}
-	n.reportWhen(t, "a")
-	if err := manager.WaitForMounted(t.Context(), pod.UID); err != nil {
-		t.Fatal(err)
-	}
-	busy := errors.New("device is busy")
-	remove := d.calls.Inject(fault.Fault[diskCall]{Match: isDiskCall("UnmountDevice"), Err: busy})
-	if err := manager.TearDownPod(t.Context(), pod.UID); !errors.Is(err, busy) {
-		t.Fatal(err)
-	}
-	assertInUse(t, manager, "a")
-	remove()
-	mustTearDown(t, manager, pod)
-	if diff := cmpDiff(inUse("a"), lists["any"]); diff != "" { // the last call's: UnmountDevice
-		t.Error(diff)
-	}
-	assertInUse(t, manager)
-	w.assertNoDevices()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		d := w.withAttachableDisks()
+		manager, _ := w.start()
+		n := &node{manager: manager}
+		lists := map[string][]v1.UniqueVolumeName{}
+		d.calls.Inject(fault.Fault[diskCall]{After: true, Hook: func() { lists["any"] = manager.VolumesInUse() }, Match: func(c diskCall) bool {
+			return c.Op != "WaitForAttach" || c.Whose != ""
+		}})
+		pod := diskPod("web", "a")
+		n.attach("a")
+		if err := manager.PutPod(pod); err != nil {
+			t.Fatal(err)
+		}
+		n.reportWhen(t, "a")
+		if err := manager.WaitForMounted(t.Context(), pod.UID); err != nil {
+			t.Fatal(err)
+		}
+		busy := errors.New("device is busy")
+		remove := d.calls.Inject(fault.Fault[diskCall]{Match: isDiskCall("UnmountDevice"), Err: busy})
+		if err := manager.TearDownPod(t.Context(), pod.UID); !errors.Is(err, busy) {
+			t.Fatal(err)
+		}
+		assertInUse(t, manager, "a")
+		remove()
+		mustTearDown(t, manager, pod)
+		if diff := cmpDiff(inUse("a"), lists["any"]); diff != "" { // the last call's: UnmountDevice
+			t.Error(diff)
+		}
+		assertInUse(t, manager)
+		w.assertNoDevices()
+	})
 }
 
 // reportWhen reports once the disks are in use, as a node does that subscribes.
