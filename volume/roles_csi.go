@@ -46,8 +46,9 @@ func PodVolumeName(p VolumePlugin, spec *Spec, podUID types.UID) (string, error)
 type RunningPlugin interface {
 	VolumePlugin
 	// Run works until ctx ends. It is called once, when the manager has recovered. It
-	// calls wake with the name of a source's server (volumesource.Health.Source) that
-	// may answer again: volumes of that source are then tried at once. An error says
+	// calls wake with a source that may be there by now (volumesource.Describe), or with
+	// the name of a source's server (volumesource.Health.Source) that may answer again:
+	// volumes of that source are then tried at once. An error says
 	// that the work cannot be done; the plugin's volumes are tried all the same.
 	Run(ctx context.Context, wake func(source string)) error
 }

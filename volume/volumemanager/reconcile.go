@@ -256,12 +256,13 @@ func (r *reconciler) release(ctx context.Context, s *podVolume) error {
 	return nil
 }
 
-// sourceAnswers tries the volumes of a source at once that wait after a failure.
+// sourceAnswers tries the volumes of a source, or of a server of that name, at once that wait
+// after a failure.
 func (r *reconciler) sourceAnswers(source string) {
 	r.entries.Lock()
 	defer r.entries.Unlock()
 	for s := range r.entries.volumes() {
-		if !s.retryAt.IsZero() && r.status.healthOf(s).Source == source {
+		if !s.retryAt.IsZero() && (r.status.healthOf(s).Source == source || s.describe().Source == source) {
 			r.entries.schedule.resync(s)
 		}
 	}

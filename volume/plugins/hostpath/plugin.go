@@ -2,12 +2,16 @@ package hostpath
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"path/filepath"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/util/appear"
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
@@ -58,7 +62,9 @@ type plugin struct {
 	pluginbase.Kind[v1.HostPathVolumeSource]
 	config Config
 	files  hostfiles.Own
-	meter  meter.Meter
+	// missing are paths that volumes wait for.
+	missing appear.Watch
+	meter   meter.Meter
 	// work has what makes, deletes and empties volumes.
 	work blockingcall.Group[string]
 	// formers has, by directory, the volumes found in it at its first use.
@@ -78,7 +84,15 @@ var (
 	_ volume.PersistentVolumePlugin = (*plugin)(nil)
 	_ volumesource.Describer        = (*plugin)(nil)
 	_ volumesource.Placer           = (*plugin)(nil)
+	_ volume.RunningPlugin          = (*plugin)(nil)
 )
+
+// Run implements [volume.RunningPlugin]: it wakes volumes whose missing paths appear. Where
+// the host's files are another's, it knows of none.
+func (p *plugin) Run(ctx context.Context, wake func(source string)) error {
+	p.missing.Run(ctx, table.Of(p.Host.GetMounter()).Subscribe(ctx), wake)
+	return nil
+}
 
 // GetVolumeName returns the clean path.
 func (p *plugin) GetVolumeName(spec *volume.Spec) (string, error) {
@@ -114,7 +128,7 @@ func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 		if err != nil {
 			return nil, err
 		}
-		m := &mounter{PodVolume: pv, plugin: p, path: filepath.Clean(source.Path), want: want, readOnly: pluginbase.ReadOnly(spec)}
+		m := &mounter{PodVolume: pv, plugin: p, source: source.Path, path: filepath.Clean(source.Path), want: want, readOnly: pluginbase.ReadOnly(spec)}
 		if made, ok := madeOf(spec.PersistentVolume); ok {
 			m.made = &made
 		}
@@ -143,6 +157,7 @@ func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, _ string) (v
 type mounter struct {
 	volume.PodVolume
 	plugin   *plugin
+	source   string // the path as the volume names it
 	path     string
 	want     pathType
 	readOnly bool
@@ -178,7 +193,11 @@ func (m *mounter) SetUpAt(ctx context.Context, _ string, _ volume.MounterArgs) e
 			return m.Error("SetUp", err)
 		}
 	}
-	return m.Error("SetUp", ensure(ctx, files, m.path, m.want))
+	err := ensure(ctx, files, m.path, m.want)
+	if errors.Is(err, fs.ErrNotExist) && files == volume.HostFiles(&m.plugin.files) {
+		m.plugin.missing.Await(m.source)
+	}
+	return m.Error("SetUp", err)
 }
 
 type unmounter struct {
