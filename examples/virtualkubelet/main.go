@@ -30,11 +30,11 @@
 //
 // # What it does not do
 //
-// A changed image restarts nothing, resources of running containers are not changed, and
-// variables of services are not set. Secrets for pulling images are not used. What package
-// criruntime refuses, it says. Without a runtime there are neither images nor init
-// containers, and a container is not kept from what the machine has: the ids of its
-// security context and allowPrivilegeEscalation are heeded, nothing else of it.
+// A changed image restarts nothing, and resources of running containers are not changed. An
+// image that is present may be used by all pods. What package criruntime refuses, it says.
+// Without a runtime there are neither images nor init containers, and a container is not
+// kept from what the machine has: the ids of its security context and
+// allowPrivilegeEscalation are heeded, nothing else of it.
 //
 // # In place of a kubelet
 //

@@ -32,7 +32,6 @@ import (
 	"github.com/podvol/podvol/examples/virtualkubelet/processes"
 	"github.com/podvol/podvol/examples/virtualkubelet/staticpods"
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/volume/containerenv"
 )
 
 // config is what a node is made of.
@@ -104,7 +103,7 @@ func run(ctx context.Context, c config) error {
 		kept <- volumes.run(keeping, c.name, c.api, c.log)
 	}()
 	defer volumes.Subscribe(lives.VolumeChanged)()
-	lives.Begin(ctx, volumes, containerenv.Sources{Objects: volumes.client, Allocatable: volumes.size})
+	lives.Begin(ctx, volumes, volumes.client, volumes.size)
 
 	api, err := newServer(c, lives, volumes.Manager, runtime)
 	if err == nil {

@@ -25,7 +25,7 @@ func (r *Runtime) Start(ctx context.Context, l podlife.Launch) (podlife.Containe
 		return nil, failed("CreateContainerError", 0, err)
 	}
 	shared := r.sandboxConfig(l.Pod, 0)
-	image, err := r.image(ctx, l.Spec, shared)
+	image, err := r.image(ctx, l, shared)
 	if err != nil {
 		return nil, err
 	}

@@ -2,8 +2,6 @@ package podlife
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -11,8 +9,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/util/retry"
-	"github.com/podvol/podvol/volume/containerenv"
-	"github.com/podvol/podvol/volume/containermounts"
 )
 
 // kind says when a container runs, and what its end means.
@@ -39,6 +35,9 @@ type container struct {
 	started chan struct{}
 	start   func() // closes it
 	ended   chan struct{}
+	// news holds a value when a failed start may succeed by now.
+	news    chan struct{}
+	awaited awaited // by keep, which alone uses it
 
 	// These are guarded by life.mu.
 	status v1.ContainerStatus
@@ -72,7 +71,8 @@ func containersOf(l *life, pod *v1.Pod) (all []*container) {
 }
 
 func newContainer(l *life, pod *v1.Pod, kind kind, spec *v1.Container, target string) *container {
-	c := &container{life: l, kind: kind, spec: spec.DeepCopy(), target: target, started: make(chan struct{}), ended: make(chan struct{}), status: statusOf(pod, kind, spec)}
+	c := &container{life: l, kind: kind, spec: spec.DeepCopy(), target: target, started: make(chan struct{}), ended: make(chan struct{}), status: statusOf(pod, kind, spec),
+		news: make(chan struct{}, 1)}
 	c.start = sync.OnceFunc(func() { close(c.started) })
 	parent := l.starting
 	if kind == sidecarKind { // it goes on until the others have ended
@@ -107,8 +107,10 @@ func (c *container) keep(ctx context.Context) {
 	defer c.stop()
 	pause := retry.Pause{First: c.life.pods.FirstPause, Last: lastPause}
 	again := false // the first restart comes at once
+	defer c.stopAwaiting()
 	for c.runsNow() || c.wanted.Err() == nil && c.mayRun() {
 		begun := time.Now()
+		c.forgetNews()
 		run := c.once(ctx)
 		if ctx.Err() != nil || c.wanted.Err() != nil || !c.mayRun() {
 			return
@@ -121,16 +123,30 @@ func (c *container) keep(ctx context.Context) {
 			again = true
 			continue
 		}
-		wait := pause.Next()
-		c.set(func(s *v1.ContainerStatus) { awaitRestart(s, wait, c.spec.Name, c.life.name) })
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-c.wanted.Done():
-			timer.Stop()
+		if !c.pause(pause.Next()) {
 			return
 		}
 	}
+}
+
+// pause waits before the next start, or until there is a new reason for one. It returns
+// false where the container is not wanted any more.
+func (c *container) pause(wait time.Duration) bool {
+	c.set(func(s *v1.ContainerStatus) {
+		awaitRestart(s, wait, c.spec.Name, c.life.name)
+		if wait > c.life.pods.FirstPause {
+			awaitPull(s)
+		}
+	})
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-c.news:
+	case <-c.wanted.Done():
+		return false
+	}
+	return true
 }
 
 func (c *container) set(change func(*v1.ContainerStatus)) {
@@ -216,6 +232,7 @@ func (c *container) once(ctx context.Context) (run bool) {
 		}
 		return false
 	}
+	c.stopAwaiting()
 	c.life.pods.Events.Eventf(pod, v1.EventTypeNormal, "Started", "Started container %s", c.spec.Name)
 	c.set(func(s *v1.ContainerStatus) { hasStarted(s, running.Info()) })
 	c.attend(ctx, pod, running, false)
@@ -232,49 +249,6 @@ func (c *container) takeUp() Container {
 	runs := c.found.Runs
 	c.found.Runs = nil
 	return runs
-}
-
-// notStarted reports a failed start, and whether the restart policy takes it for a run.
-func (c *container) notStarted(pod *v1.Pod, err error) (run bool) {
-	c.life.pods.Events.Eventf(pod, v1.EventTypeWarning, "Failed", "Error: container %s: %v", c.spec.Name, err)
-	reason := "RunContainerError"
-	own, ok := errors.AsType[*StartError](err)
-	if ok {
-		reason = own.Reason
-	}
-	if !ok || own.Code == 0 {
-		c.set(func(s *v1.ContainerStatus) { hasFailed(s, reason, err) })
-		return false
-	}
-	c.set(func(s *v1.ContainerStatus) {
-		countRestart(s)
-		hasEnded(s, Ended{Code: own.Code, Reason: reason, Message: err.Error(), Started: time.Now(), Finished: time.Now()})
-	})
-	return true
-}
-
-// launch asks podvol anew each time: a sub-path may lead to something else by now.
-func (c *container) launch(pod *v1.Pod) (Container, error) {
-	volumes, runtime := c.life.pods.volumes, c.life.pods.Runtime
-	env, err := containerenv.Resolve(c.wanted, pod, c.spec, c.life.pods.env)
-	if err != nil {
-		return nil, &StartError{Reason: "CreateContainerConfigError", Err: err}
-	}
-	mounts, devices, err := volumes.ContainerMounts(c.wanted, pod.UID, c.spec.Name, containermounts.Options{Env: env.Map(), Runtime: runtime.Features()})
-	if err != nil {
-		return nil, &StartError{Reason: "CreateContainerConfigError", Err: c.mountError(err)}
-	}
-	return runtime.Start(c.wanted, Launch{Pod: pod, Spec: c.spec, Attempt: c.attempt(), Env: env, Mounts: mounts, Devices: devices,
-		Groups: volumes.ExtraSupplementalGroups(pod.UID), Target: c.life.idOf(c.target)})
-}
-
-// mountError names the subPath as the field of the manifest that an error may come from:
-// with all volumes mounted there is little else that can fail.
-func (c *container) mountError(err error) error {
-	if slices.ContainsFunc(c.spec.VolumeMounts, func(m v1.VolumeMount) bool { return m.SubPath != "" || m.SubPathExpr != "" }) {
-		return fmt.Errorf("the mounts cannot be made, with a subPath among them: %w", err)
-	}
-	return err
 }
 
 // attempt is the number of the next run.

@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
 
-	"github.com/podvol/podvol/volume/containerenv"
 	"github.com/podvol/podvol/volume/containermounts"
+	"github.com/podvol/podvol/volume/objects"
 )
 
 // world is a node in virtual time, with a runtime and volumes in memory.
@@ -35,6 +35,8 @@ type world struct {
 	starts     []*fakeContainer
 	mountError error
 	removed    []types.UID
+	source     objects.Source
+	startError error // set before the pod
 }
 
 // failMounts lets mounts fail from now on; nil: they succeed.
@@ -47,11 +49,11 @@ func (w *world) failMounts(err error) {
 // inVirtualTime runs a test in a world, which ends with it.
 func inVirtualTime(t *testing.T, f func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, api: fake.NewClientset(), begun: time.Now(), exec: func([]string) int { return 0 }, onStart: func(*fakeContainer) {}}
+		w := &world{t: t, api: fake.NewClientset(), begun: time.Now(), exec: func([]string) int { return 0 }, onStart: func(*fakeContainer) {}, source: objects.NewStore()}
 		events := record.NewFakeRecorder(10_000)
 		w.pods = New(Config{API: w.api, Runtime: w, Events: events, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), NodeIP: "192.0.2.1", FirstPause: 10 * time.Second})
 		ctx, stop := context.WithCancel(context.Background())
-		w.pods.Begin(ctx, noVolumes{w}, containerenv.Sources{})
+		w.pods.Begin(ctx, noVolumes{w}, w.source, nil)
 		defer w.pods.Wait()
 		defer stop()
 		f(t, w)
@@ -122,7 +124,10 @@ func (w *world) isRemoved(pod types.UID) bool {
 }
 
 func (w *world) Start(_ context.Context, l Launch) (Container, error) {
-	c := &fakeContainer{world: w, name: l.Spec.Name, at: time.Now(), ended: make(chan Ended, 10), gone: make(chan struct{}),
+	if w.startError != nil {
+		return nil, w.startError
+	}
+	c := &fakeContainer{world: w, launch: l, name: l.Spec.Name, at: time.Now(), ended: make(chan Ended, 10), gone: make(chan struct{}),
 		info: Info{ID: fmt.Sprintf("fake://%s-%d", l.Spec.Name, l.Attempt), Started: time.Now()}}
 	w.mu.Lock()
 	w.starts = append(w.starts, c)
@@ -133,12 +138,13 @@ func (w *world) Start(_ context.Context, l Launch) (Container, error) {
 
 // fakeContainer runs until it is ended. Asked to end, it takes its whole grace period.
 type fakeContainer struct {
-	world *world
-	name  string
-	at    time.Time
-	info  Info
-	ended chan Ended
-	gone  chan struct{}
+	world  *world
+	launch Launch
+	name   string
+	at     time.Time
+	info   Info
+	ended  chan Ended
+	gone   chan struct{}
 
 	mu    sync.Mutex
 	stops []time.Duration // the grace periods that it was given

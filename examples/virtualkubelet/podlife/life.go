@@ -264,6 +264,7 @@ func (l *life) volumeChanged(volume, operation string, err error) {
 	l.set(func() {
 		if err == nil {
 			delete(l.troubles, volume)
+			l.hearNews()
 			return
 		}
 		l.troubles[volume] = err

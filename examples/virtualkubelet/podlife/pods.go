@@ -15,8 +15,10 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/podvol/podvol/util/retry"
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/containerenv"
 	"github.com/podvol/podvol/volume/containermounts"
+	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -48,6 +50,7 @@ type Pods struct {
 	Config
 	volumes Volumes
 	env     containerenv.Sources
+	objects objects.Source // nil: there are none
 	ctx     context.Context
 	running sync.WaitGroup
 
@@ -67,11 +70,12 @@ func New(c Config) *Pods {
 
 var _ volumemanager.PodContainers = (*Pods)(nil)
 
-// Begin has pods run until ctx ends, with these volumes, and with environments from env.
-// It is called once, before any pod is put. Then containers stay as the runtime keeps
+// Begin has pods run until ctx ends, with these volumes, and with environments from source
+// and size, which may be nil. It is called once, before any pod is put. Then containers stay as the runtime keeps
 // them, and volumes stay mounted.
-func (p *Pods) Begin(ctx context.Context, volumes Volumes, env containerenv.Sources) {
-	p.ctx, p.volumes, p.env = ctx, volumes, env
+func (p *Pods) Begin(ctx context.Context, volumes Volumes, source objects.Source, size volume.AllocatableGetter) {
+	p.ctx, p.volumes, p.objects = ctx, volumes, source
+	p.env = containerenv.Sources{Objects: source, Allocatable: size}
 }
 
 // Wait waits for the end of all lives, after Begin's ctx has ended. No life begins any more.

@@ -54,6 +54,11 @@ type Launch struct {
 	Devices []containermounts.Device
 	// Groups are those that volumes ask for, besides the pod's own.
 	Groups []int64
+	// PullSecrets reads the secrets with which images may be pulled, as far as they are
+	// there. It is called where an image must be pulled.
+	PullSecrets func(context.Context) []*v1.Secret
+	// Tell sends an event about the pod.
+	Tell func(eventType, reason, message string)
 	// Target is the ID of the container whose processes an ephemeral container sees;
 	// empty: none.
 	Target string
@@ -95,9 +100,12 @@ type Found struct {
 	Ended   *Ended
 }
 
+// ErrImagePull is the reason of a [StartError] that says that an image cannot be pulled.
+const ErrImagePull = "ErrImagePull"
+
 // StartError says why a container was not started, in the words of its status.
 type StartError struct {
-	// Reason is for people, such as ErrImagePull.
+	// Reason is for people, such as [ErrImagePull].
 	Reason string
 	// Code is not zero where the container counts as started and ended with that code, so
 	// that the restart policy decides what comes next.

@@ -117,6 +117,13 @@ func awaitRestart(s *v1.ContainerStatus, pause time.Duration, name string, pod t
 		Message: fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", pause, name, pod)}}
 }
 
+// awaitPull is for a container whose image could not be pulled several times.
+func awaitPull(s *v1.ContainerStatus) {
+	if w := s.State.Waiting; w != nil && w.Reason == ErrImagePull {
+		s.State.Waiting = &v1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: fmt.Sprintf("Back-off pulling image %q: %s: %s", s.Image, w.Reason, w.Message)}
+	}
+}
+
 func keepLast(s *v1.ContainerStatus) {
 	if s.State.Terminated != nil {
 		s.LastTerminationState = s.State
