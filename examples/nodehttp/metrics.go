@@ -1,8 +1,11 @@
 package nodehttp
 
 import (
+	"net/http"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -54,6 +57,11 @@ func NewMetrics(node *volumemanager.Manager, rows []volumemanager.VolumeStatus) 
 		m.durations, m.endToEnd, newVolumesCollector(node.Explain), newStatsCollector(node), m.found, m.lost, m.cleaned, m.cleanedErrors,
 	)
 	return m
+}
+
+// Handler answers requests for the metrics in the format of Prometheus.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
 // Observe receives the outcome of an operation. It ignores other statuses. One

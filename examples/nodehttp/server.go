@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -62,7 +60,7 @@ func ParseAddress(value string) (string, error) {
 // returns the rows of /explain. Several goroutines call it.
 func (s *Server) Serve(metrics *Metrics, explain func() []volumemanager.VolumeStatus) {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics.registry, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", metrics.Handler())
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
 	mux.HandleFunc("GET /explain", func(w http.ResponseWriter, _ *http.Request) {
 		rows := explain()

@@ -26,12 +26,14 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/podvol/podvol/examples/nodehttp"
 	"github.com/podvol/podvol/examples/virtualkubelet/criruntime"
 	"github.com/podvol/podvol/examples/virtualkubelet/kubeletapi"
 	"github.com/podvol/podvol/examples/virtualkubelet/podlife"
 	"github.com/podvol/podvol/examples/virtualkubelet/processes"
 	"github.com/podvol/podvol/examples/virtualkubelet/staticpods"
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume/volumemanager"
 )
 
 // config is what a node is made of.
@@ -105,7 +107,8 @@ func run(ctx context.Context, c config) error {
 	defer volumes.Subscribe(lives.VolumeChanged)()
 	lives.Begin(ctx, volumes, volumes.client, volumes.size)
 
-	api, err := newServer(c, lives, volumes.Manager, runtime)
+	api, stopCounting, err := newServer(ctx, c, lives, volumes.Manager, runtime)
+	defer stopCounting()
 	if err == nil {
 		err = serve(ctx, c, lives, volumes, factory, newNodeObject(ctx, c, runtime, api), api)
 	}
@@ -134,14 +137,21 @@ func newRuntime(ctx context.Context, c config) (r podlife.Runtime, closed func()
 	return behind, behind.Close, nil
 }
 
-// newServer are the kubelet's endpoints; nil: there are none.
-func newServer(c config, lives *podlife.Pods, volumes kubeletapi.Volumes, runtime podlife.Runtime) (*kubeletapi.Server, error) {
+// newServer are the kubelet's endpoints; nil: there are none, or the volumes' manager has
+// ended. It counts what happens to volumes from then on.
+func newServer(ctx context.Context, c config, lives *podlife.Pods, volumes *volumemanager.Manager, runtime podlife.Runtime) (server *kubeletapi.Server, stop func(), err error) {
+	nothing := func() {}
 	behind, ok := runtime.(*criruntime.Runtime)
-	if c.certFile == "" || !ok {
-		return nil, nil
+	if c.certFile == "" || !ok || volumes.WaitForRecovery(ctx) != nil {
+		return nil, nothing, nil
 	}
-	return kubeletapi.Listen(kubeletapi.Config{Address: net.JoinHostPort(c.address, strconv.Itoa(c.port)), CertFile: c.certFile, KeyFile: c.keyFile,
-		ClientCAFile: c.clientCAFile, Node: c.name, API: c.api, Pods: lives, Runtime: behind, Volumes: volumes, Log: c.log})
+	metrics := nodehttp.NewMetrics(volumes, volumes.Explain())
+	server, err = kubeletapi.Listen(kubeletapi.Config{Address: net.JoinHostPort(c.address, strconv.Itoa(c.port)), CertFile: c.certFile, KeyFile: c.keyFile,
+		ClientCAFile: c.clientCAFile, Node: c.name, API: c.api, Pods: lives, Runtime: behind, Volumes: volumes, Metrics: metrics.Handler(), Log: c.log})
+	if err != nil {
+		return nil, nothing, err
+	}
+	return server, volumes.Subscribe(metrics.Observe), nil
 }
 
 // serve has the pods of the API server live, keeps the node's object, and answers at api,

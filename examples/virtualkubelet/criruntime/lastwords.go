@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"unicode/utf8"
 
 	v1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -61,6 +62,9 @@ func (c *run) lastLines() string {
 	text := strings.Join(said, "")
 	if len(text) > mostLog {
 		text = text[len(text)-mostLog:]
+		for len(text) > 0 && !utf8.RuneStart(text[0]) {
+			text = text[1:] // the rest of a character
+		}
 	}
 	return text
 }
@@ -83,5 +87,22 @@ func readEnd(path string, most int64, last bool) string {
 	if cut { // the first line may be a part
 		_, content, _ = bytes.Cut(content, []byte("\n"))
 	}
+	if int64(len(content)) == most {
+		content = withoutRest(content)
+	}
 	return strings.ToValidUTF8(string(content), "\uFFFD")
+}
+
+// withoutRest drops a character at the end of which only a part was read.
+func withoutRest(text []byte) []byte {
+	for i := len(text) - 1; i >= max(0, len(text)-utf8.UTFMax); i-- {
+		if !utf8.RuneStart(text[i]) {
+			continue
+		}
+		if !utf8.FullRune(text[i:]) {
+			return text[:i]
+		}
+		break
+	}
+	return text
 }

@@ -12,31 +12,43 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// allowedFor is how long an answer of the API server is kept, as the kubelet does.
-const allowedFor = 5 * time.Minute
+// How long an answer of the API server is kept, as the kubelet does.
+const (
+	allowedFor = 5 * time.Minute
+	refusedFor = 30 * time.Second
+)
 
-// allowances are requests that the API server has allowed, each until some time after
-// it was asked.
-type allowances struct {
-	mu    sync.Mutex
-	until map[allowance]time.Time
+// reviews are answers of the API server, each until some time after it was asked.
+type reviews struct {
+	mu   sync.Mutex
+	kept map[question]answer
 }
 
-type allowance struct{ user, groups, verb, subresource string }
+type question struct{ user, groups, verb, subresource string }
 
-func (a *allowances) has(what allowance) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return time.Now().Before(a.until[what])
+type answer struct {
+	may   bool
+	until time.Time
 }
 
-func (a *allowances) add(what allowance) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.until == nil || len(a.until) > 1000 {
-		a.until = make(map[allowance]time.Time)
+func (r *reviews) find(what question) (may, known bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a := r.kept[what]
+	return a.may, time.Now().Before(a.until)
+}
+
+func (r *reviews) keep(what question, may bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.kept == nil || len(r.kept) > 1000 {
+		r.kept = make(map[question]answer)
 	}
-	a.until[what] = time.Now().Add(allowedFor)
+	life := refusedFor
+	if may {
+		life = allowedFor
+	}
+	r.kept[what] = answer{may, time.Now().Add(life)}
 }
 
 // authorized lets through what the caller may do.
@@ -51,7 +63,7 @@ func (s *Server) authorized(next http.Handler) http.Handler {
 			http.Error(w, "the client certificate names no user", http.StatusUnauthorized)
 			return
 		}
-		asks := allowance{subject.CommonName, fmt.Sprintf("%q", subject.Organization), verbOf(r), subresourceOf(r.URL.Path)}
+		asks := question{subject.CommonName, fmt.Sprintf("%q", subject.Organization), verbOf(r), subresourceOf(r.URL.Path)}
 		may, err := s.may(r.Context(), asks, subject.Organization)
 		switch {
 		case err != nil:
@@ -64,20 +76,20 @@ func (s *Server) authorized(next http.Handler) http.Handler {
 	})
 }
 
-// may asks the API server, unless it has allowed the same a short time ago. What is
+// may asks the API server, unless it has answered the same a short time ago. What is
 // asked often is asked anew as well: permissions are withdrawn.
-func (s *Server) may(ctx context.Context, asks allowance, groups []string) (bool, error) {
-	if s.allowed.has(asks) {
-		return true, nil
+func (s *Server) may(ctx context.Context, asks question, groups []string) (bool, error) {
+	if may, known := s.reviews.find(asks); known {
+		return may, nil
 	}
 	may, err := s.review(ctx, asks, groups)
-	if may {
-		s.allowed.add(asks)
+	if err == nil {
+		s.reviews.keep(asks, may)
 	}
 	return may, err
 }
 
-func (s *Server) review(ctx context.Context, asks allowance, groups []string) (bool, error) {
+func (s *Server) review(ctx context.Context, asks question, groups []string) (bool, error) {
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: asks.user, Groups: append([]string{"system:authenticated"}, groups...),
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: asks.verb, Version: "v1", Resource: "nodes", Subresource: asks.subresource, Name: s.Node}}}

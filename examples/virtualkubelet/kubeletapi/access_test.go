@@ -1,6 +1,7 @@
 package kubeletapi
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,7 +24,7 @@ func TestPermissionsAreAskedForAnew(t *testing.T) {
 			return true, review, nil
 		})
 		s := &Server{Config: Config{API: api, Node: "node1"}}
-		asks := allowance{user: "u", verb: "get", subresource: "proxy"}
+		asks := question{user: "u", verb: "get", subresource: "proxy"}
 		for used := 0; ; used++ {
 			may, err := s.may(t.Context(), asks, nil)
 			if err != nil {
@@ -43,5 +44,41 @@ func TestPermissionsAreAskedForAnew(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 		}
+	})
+}
+
+// A refusal is kept for a short time, so that who asks often costs the API server little, and
+// a permission that is granted is used soon. An answer that has failed is not kept.
+func TestRefusalsAreKeptForAShortTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var fails error
+		allowed, asked := false, 0
+		api := fake.NewClientset()
+		api.PrependReactor("create", "subjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
+			review.Status.Allowed = allowed
+			asked++
+			return true, review, fails
+		})
+		s := &Server{Config: Config{API: api, Node: "node1"}}
+		asks := question{user: "u", verb: "get", subresource: "proxy"}
+		expect := func(wantMay bool, wantAsked int) {
+			t.Helper()
+			if may, err := s.may(t.Context(), asks, nil); may != wantMay || asked != wantAsked || (err != nil) != (fails != nil) {
+				t.Errorf("may: %v, %v, after %d requests", may, err, asked)
+			}
+		}
+		expect(false, 1)
+		allowed = true
+		time.Sleep(refusedFor - time.Second)
+		expect(false, 1)
+		time.Sleep(time.Second)
+		fails = errors.New("away")
+		if may, err := s.may(t.Context(), asks, nil); may || err == nil {
+			t.Errorf("a failed request: %v, %v", may, err)
+		}
+		fails = nil
+		expect(true, 3)
+		expect(true, 3)
 	})
 }

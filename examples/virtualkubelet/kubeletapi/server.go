@@ -50,14 +50,18 @@ type Config struct {
 	Pods                            Pods
 	Runtime                         Runtime
 	Volumes                         Volumes
-	Log                             *slog.Logger
+	// Metrics answers GET /metrics.
+	Metrics http.Handler
+	Log     *slog.Logger
 }
 
 // Server is one that listens.
 type Server struct {
 	Config
 	listener net.Listener
-	allowed  allowances
+	reviews  reviews
+	// sessions reaches the runtime's own server, which is on this machine: through no proxy.
+	sessions http.RoundTripper
 }
 
 // Listen opens the address. Serve or Close must follow.
@@ -80,7 +84,7 @@ func Listen(c Config) (*Server, error) {
 	}
 	secure := &tls.Config{Certificates: []tls.Certificate{certificate}, ClientCAs: clients, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12,
 		NextProtos: []string{"http/1.1"}} // sessions are upgrades of it
-	return &Server{Config: c, listener: tls.NewListener(listener, secure)}, nil
+	return &Server{Config: c, listener: tls.NewListener(listener, secure), sessions: &http.Transport{DisableKeepAlives: true}}, nil
 }
 
 // Port is where it listens.
@@ -91,7 +95,7 @@ func (s *Server) Close() error { return s.listener.Close() }
 
 // Serve answers until ctx ends, and ends all sessions then.
 func (s *Server) Serve(ctx context.Context) error {
-	server := &http.Server{Handler: s.authorized(s.routes()), ReadHeaderTimeout: 30 * time.Second, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+	server := &http.Server{Handler: s.authorized(s.routes()), ReadHeaderTimeout: 30 * time.Second, IdleTimeout: 90 * time.Second, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 		BaseContext: func(net.Listener) context.Context { return ctx }}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
@@ -112,6 +116,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("/portForward/{namespace}/{pod}/{uid}", s.portForward)
 	mux.HandleFunc("GET /pods", s.pods)
 	mux.HandleFunc("GET /stats/summary", s.summary)
+	mux.Handle("GET /metrics", s.Metrics)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
 	return mux
 }
@@ -158,13 +163,13 @@ func reply(w http.ResponseWriter, value any) {
 }
 
 // handOn proxies a session to the runtime's own server.
-func handOn(w http.ResponseWriter, r *http.Request, to string, err error) {
+func (s *Server) handOn(w http.ResponseWriter, r *http.Request, to string, err error) {
 	target, bad := url.Parse(to)
 	if err = errors.Join(err, bad); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	proxy := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(p *httputil.ProxyRequest) {
+	proxy := &httputil.ReverseProxy{FlushInterval: -1, Transport: s.sessions, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug), Rewrite: func(p *httputil.ProxyRequest) {
 		p.Out.URL, p.Out.Host = target, target.Host
 	}}
 	proxy.ServeHTTP(w, r)

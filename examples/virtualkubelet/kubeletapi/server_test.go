@@ -160,7 +160,8 @@ func serve(t *testing.T) (n *node, url string, client func(certificates ...tls.C
 		return true, review, nil
 	})
 	s, err := Listen(Config{Address: "127.0.0.1:0", CertFile: n.dir + "/cert", KeyFile: n.dir + "/key", ClientCAFile: n.dir + "/ca", Node: "node1",
-		API: api, Pods: n, Runtime: n, Volumes: n, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+		API: api, Pods: n, Runtime: n, Volumes: n,
+		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "volumes 1\n") }), Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,6 +211,9 @@ func TestAccess(t *testing.T) {
 	}
 	if code, _ := get(t, client(newAuthority(t).user("apiserver")), url+"/pods"); code != 0 {
 		t.Errorf("with another authority's certificate: %d", code)
+	}
+	if code, says := get(t, client(a.user("apiserver")), url+"/metrics"); code != 200 || says != "volumes 1\n" {
+		t.Errorf("metrics: %d, %s", code, says)
 	}
 	for user, codes := range map[string][2]int{"apiserver": {200, 200}, "reader": {403, 200}, "nobody": {403, 403}} {
 		c := client(a.user(user))
@@ -324,6 +328,19 @@ func TestSessionsAreHandedOn(t *testing.T) {
 		if len(n.asked) != 1 || n.asked[0] != test.asked {
 			t.Errorf("%s asked: %q", test.path, n.asked)
 		}
+	}
+}
+
+// The runtime is on this machine: its sessions go through no proxy.
+func TestSessionsGoThroughNoProxy(t *testing.T) {
+	n, _, _, _ := serve(t)
+	s, err := Listen(Config{Address: "127.0.0.1:0", CertFile: n.dir + "/cert", KeyFile: n.dir + "/key", ClientCAFile: n.dir + "/ca"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if transport, ok := s.sessions.(*http.Transport); !ok || transport.Proxy != nil {
+		t.Errorf("sessions are handed on by %T, with a proxy", s.sessions)
 	}
 }
 

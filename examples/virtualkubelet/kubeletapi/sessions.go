@@ -15,7 +15,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	to, err := s.Runtime.ExecURL(r.Context(), id, r.URL.Query()["command"], streamsOf(r, asks(r, "tty")))
-	handOn(w, r, to, err)
+	s.handOn(w, r, to, err)
 }
 
 func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
@@ -25,7 +25,7 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	to, err := s.Runtime.AttachURL(r.Context(), id, streamsOf(r, hasTTY(pod, r.PathValue("container"))))
-	handOn(w, r, to, err)
+	s.handOn(w, r, to, err)
 }
 
 func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
@@ -35,7 +35,7 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	to, err := s.Runtime.PortForwardURL(r.Context(), pod.UID)
-	handOn(w, r, to, err)
+	s.handOn(w, r, to, err)
 }
 
 // running returns the runtime's ID of a container that runs.

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -51,12 +52,15 @@ func (r *run) exec(ctx context.Context, command []string, timeout time.Duration)
 	return nil
 }
 
+// shortened is the begin of a text, of whole characters: statuses and events are UTF-8.
 func shortened(text string) string {
-	const most = 1024
-	if len(text) > most {
+	if most := 1024; len(text) > most {
+		for most > 0 && !utf8.RuneStart(text[most]) {
+			most--
+		}
 		text = text[:most]
 	}
-	return strings.TrimSpace(text)
+	return strings.TrimSpace(strings.ToValidUTF8(text, "\uFFFD"))
 }
 
 // address returns host and port of a handler: the pod's, unless it names another one.
