@@ -172,16 +172,32 @@ func (r *Runtime) removeKubelets(pod types.UID, containers []*cri.Container) err
 		}
 	}
 	if r.CgroupDriver == cgroupfs { // systemd removes its empty slices
-		for _, hierarchy := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
-			for _, class := range []string{"", "burstable", "besteffort"} {
-				found, _ := filepath.Glob(filepath.Join(hierarchy, "kubepods", class, "pod"+string(pod)))
-				for _, dir := range found {
-					if err := os.Remove(dir); !errors.Is(err, fs.ErrNotExist) {
-						all = errors.Join(all, err)
+		all = errors.Join(all, removeCgroups(cgroups, pod))
+	}
+	return all
+}
+
+// cgroups is where the hierarchies of cgroups are mounted: one, or several below it.
+const cgroups = "/sys/fs/cgroup"
+
+// removeCgroups removes those of a pod, with those of its containers that the runtime has
+// left, as runc does on a busy machine. They have no processes any more.
+func removeCgroups(mounted string, pod types.UID) (err error) {
+	for _, hierarchy := range []string{mounted, mounted + "/*"} {
+		for _, class := range []string{"", "burstable", "besteffort"} {
+			found, _ := filepath.Glob(filepath.Join(hierarchy, "kubepods", class, "pod"+string(pod)))
+			for _, dir := range found {
+				inner, _ := os.ReadDir(dir)
+				for _, container := range inner {
+					if container.IsDir() {
+						_ = os.Remove(filepath.Join(dir, container.Name())) // else that of the pod cannot be removed, and says so
 					}
+				}
+				if gone := os.Remove(dir); !errors.Is(gone, fs.ErrNotExist) {
+					err = errors.Join(err, gone)
 				}
 			}
 		}
 	}
-	return all
+	return err
 }

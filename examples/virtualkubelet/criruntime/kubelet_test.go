@@ -119,3 +119,30 @@ func TestRemoveKubelets(t *testing.T) {
 		t.Errorf("the pod's directory is left: %v", err)
 	}
 }
+
+// The cgroups of a pod go with those of its containers, in all hierarchies. One with
+// something in it stays, and is an error.
+func TestRemoveCgroups(t *testing.T) {
+	mounted := t.TempDir()
+	make := func(path string) string {
+		dir := filepath.Join(mounted, path)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	make("memory/kubepods/burstable/poda-b/left-by-runc")
+	make("kubepods/poda-b")
+	others := make("memory/kubepods/burstable/podother/container")
+	if err := removeCgroups(mounted, "a-b"); err != nil {
+		t.Fatal(err)
+	}
+	left, err := filepath.Glob(mounted + "/*/*/*/pod*")
+	if err != nil || len(left) != 1 || left[0] != filepath.Dir(others) {
+		t.Errorf("left are %q, %v", left, err)
+	}
+	make("memory/kubepods/burstable/podother/container/nested")
+	if removeCgroups(mounted, "other") == nil {
+		t.Error("what cannot be removed is no error")
+	}
+}
