@@ -21,6 +21,11 @@
 //	go run ./util/testenv/kubecluster/e2e --handover
 //	go run ./util/testenv/kubecluster/e2e --pods 100
 //
+// This runs the manifests of examples/virtualkubelet and of local discovery on a kubelet's
+// node, in containers:
+//
+//	go run ./util/testenv/kubecluster/e2e --daemonsets
+//
 // It prints each test that has passed, failed or was skipped, with the reason, and fails
 // where one has failed, or where mounts, directories, containers or processes of the tests'
 // pods are left on a node. The logs are kept then.

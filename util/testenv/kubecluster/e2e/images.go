@@ -46,6 +46,9 @@ func writeImages(ctx context.Context, o options) error {
 		return err
 	}
 	defer archive.Close()
+	if o.DaemonSets {
+		named["node"], named["controller"] = ofExample(o, "virtualkubelet"), ofExample(o, "controller")
+	}
 	var all []imagearchive.Image
 	for _, image := range named {
 		all = append(all, *image)
@@ -122,6 +125,12 @@ func environment() []string {
 func pause(o options) *imagearchive.Image {
 	return &imagearchive.Image{Entrypoint: []string{"/pause"}, Env: environment(),
 		Files: []imagearchive.File{program("pause", filepath.Join(o.Dir, "programs/pause"))}}
+}
+
+// ofExample has nothing but an example's program, under the name of its manifest.
+func ofExample(o options, name string) *imagearchive.Image {
+	return &imagearchive.Image{Names: []string{"registry.example.com/podvol-" + name + ":latest"}, Entrypoint: []string{"/" + name}, Env: environment(),
+		Files: []imagearchive.File{program(name, filepath.Join(o.Dir, "programs", name)), directory("tmp", 0o777|fs.ModeSticky)}}
 }
 
 // agnhost is the tests' own program, with busybox in place of Alpine: it lacks curl, dig,

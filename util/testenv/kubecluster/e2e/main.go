@@ -29,12 +29,14 @@ type options struct {
 	Nodes       int
 	Timings     int  // how many pods of each mix are measured, instead of the tests
 	Handover    bool // a node changes hands, instead of the tests
+	DaemonSets  bool // podvol's own DaemonSets run, instead of the tests
 	Pods        int  // how many come and go on one node, instead of the tests
 	NodeFlags   []string
 	Verbose     bool
 	Command     []string // run instead of the tests
 
 	Assets  string // the directory of the programs
+	Module  string // the directory of this source
 	Dir     string // of the run, on this machine
 	CGroup  string // of the run, below each hierarchy
 	Results string // where the tests' results are to be, below Dir
@@ -42,7 +44,7 @@ type options struct {
 
 // tests says whether the tests run, and not something else.
 func (o options) tests() bool {
-	return len(o.Command) == 0 && o.Timings == 0 && !o.Handover && o.Pods == 0
+	return len(o.Command) == 0 && o.Timings == 0 && !o.Handover && !o.DaemonSets && o.Pods == 0
 }
 
 // conformance are the labels of the tests that every node must pass.
@@ -98,6 +100,7 @@ func parse(args []string) (options, error) {
 	kinds := set.String("node", "virtualkubelet", "which `program` the nodes run: virtualkubelet or kubelet; with kubelet,virtualkubelet one runs each")
 	set.IntVar(&o.Timings, "timings", 0, "measure `so many` pods of ten mixes of volumes on each node, instead of tests")
 	set.BoolVar(&o.Handover, "handover", false, "have a node change hands from a kubelet to podvol and back, instead of tests")
+	set.BoolVar(&o.DaemonSets, "daemonsets", false, "run podvol's node and its discovery of disks as DaemonSets on a kubelet's node, instead of tests")
 	set.IntVar(&o.Pods, "pods", 0, "have `so many` pods of six volumes each come and go on one node, instead of tests")
 	set.IntVar(&o.Nodes, "nodes", 2, fmt.Sprintf("how many nodes there are, at most %d", maxNodes))
 	set.Func("node-flag", "a further `flag` of the nodes' program; may be repeated", func(value string) error {
@@ -114,7 +117,10 @@ func parse(args []string) (options, error) {
 	if o.Handover {
 		o.Kinds = []string{"kubelet", "virtualkubelet"} // of which the only node begins with the first
 	}
-	if o.Handover || o.Pods > 0 {
+	if o.DaemonSets {
+		o.Kinds = []string{"kubelet"}
+	}
+	if o.Handover || o.DaemonSets || o.Pods > 0 {
 		o.Nodes = 1
 	}
 	for _, kind := range o.Kinds {
@@ -169,6 +175,7 @@ func prepare(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
+	o.Module = module
 	if o.Assets == "" {
 		programs := []string{"end-to-end"}
 		if slices.Contains(o.Kinds, "kubelet") {
@@ -187,8 +194,15 @@ func prepare(ctx context.Context, o *options) error {
 	if _, err := output(ctx, "env", "CGO_ENABLED=0", "go", "build", "-C", module, "-o", programs, "./util/testenv/kubecluster/pause"); err != nil {
 		return err
 	}
-	if slices.Contains(o.Kinds, "virtualkubelet") {
-		if _, err := output(ctx, "env", "CGO_ENABLED=0", "go", "build", "-C", filepath.Join(module, "examples"), "-o", programs, "./virtualkubelet"); err != nil {
+	var examples []string
+	if o.DaemonSets || slices.Contains(o.Kinds, "virtualkubelet") {
+		examples = append(examples, "./virtualkubelet")
+	}
+	if o.DaemonSets {
+		examples = append(examples, "./controller")
+	}
+	for _, example := range examples {
+		if _, err := output(ctx, "env", "CGO_ENABLED=0", "go", "build", "-C", filepath.Join(module, "examples"), "-o", programs, example); err != nil {
 			return err
 		}
 	}

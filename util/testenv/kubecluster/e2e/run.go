@@ -61,6 +61,9 @@ func runStage(o options) error {
 	if o.Handover {
 		return because(ctx, handover{o, node{number: 1}}.run(ctx, os.Stdout))
 	}
+	if o.DaemonSets {
+		return because(ctx, daemonSets{handover{o, node{number: 1}}}.run(ctx, os.Stdout))
+	}
 	if o.Pods > 0 {
 		return because(ctx, many{o, node{number: 1}, plane}.run(ctx, os.Stdout))
 	}
