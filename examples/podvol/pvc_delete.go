@@ -324,7 +324,7 @@ func (o changeOptions) deleteCommand(pv *v1.PersistentVolume) string {
 // unnamedDir is the directory where a volume was made, if it was not named.
 func (o changeOptions) unnamedDir(pv *v1.PersistentVolume) string {
 	base := pv.Annotations[hostpath.BaseAnnotation]
-	known := func(dir string) bool { _, lies := pathin.Cut(dir, base); return lies }
+	known := func(dir string) bool { return pathin.In(dir, base) }
 	if base == "" || slices.ContainsFunc(append(slices.Clone(o.volumeDirs), hostpath.DefaultBase(o.rootDir).Path), known) {
 		return ""
 	}

@@ -170,7 +170,7 @@ func (b *builder) volumeAt(fd int) (*appliedMount, error) {
 	}
 	// A later mount covers an earlier one, also one that is deeper.
 	for i := range slices.Backward(b.applied) {
-		if _, inside := pathin.Cut(b.applied[i].path, real); inside {
+		if pathin.In(b.applied[i].path, real) {
 			return &b.applied[i], nil
 		}
 	}

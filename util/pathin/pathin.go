@@ -23,6 +23,10 @@ func In(dir, p string) bool {
 	return ok
 }
 
+// Overlap reports whether one of two paths is the other or lies below it, by the rules of
+// [Cut].
+func Overlap(a, b string) bool { return In(a, b) || In(b, a) }
+
 // Strictly reports whether p lies below dir and is not dir itself.
 func Strictly(dir, p string) bool {
 	rest, ok := Cut(dir, p)

@@ -328,8 +328,6 @@ func (p *pass) judgeVolumes(t *thing) {
 		pv := p.volumes[name]
 		dir := filepath.Clean(pv.Spec.Local.Path)
 		recorded := localdisk.RecordedID(pv)
-		_, inside := pathin.Cut(t.Path, dir)
-		_, around := pathin.Cut(dir, t.Path)
 		switch {
 		case recorded != "" && t.known().Is(recorded):
 			t.refuse(ErrSeenTwice, "%s is PersistentVolume %q, which has the path %s; mount or link it there", t.ID, name, dir)
@@ -337,7 +335,7 @@ func (p *pass) judgeVolumes(t *thing) {
 			t.refuse(ErrSeenTwice, "%s has data in common with PersistentVolume %q, which is %s", t.ID, name, recorded)
 		case dir == t.Path:
 			t.refuse(ErrPathTaken, "%s is %s, and PersistentVolume %q is %s; mount one of them elsewhere, or, if the volume's disk is lost, delete the PersistentVolume", t.Path, t.ID, name, recorded)
-		case inside || around:
+		case pathin.Overlap(t.Path, dir):
 			t.refuse(ErrPathTaken, "%s and PersistentVolume %q at %s lie within one another", t.Path, name, dir)
 		default:
 			continue

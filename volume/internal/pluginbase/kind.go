@@ -156,6 +156,12 @@ func Role[R any](host volume.VolumeHost, advice string) (R, error) {
 	return r, volume.NothingDone(err)
 }
 
+// ReleaseVerifier is the host's role of this name, without which nothing is deleted.
+func ReleaseVerifier(host volume.VolumeHost) (volume.ReleaseVerifier, error) {
+	return Role[volume.ReleaseVerifier](host,
+		"nothing is deleted without one: give the volume host one (Host.Releases), such as release.Verifier")
+}
+
 // Hosted remembers for a plugin, which embeds it, the host of its last Init. Its zero
 // value remembers none.
 type Hosted struct {

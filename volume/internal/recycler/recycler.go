@@ -19,7 +19,6 @@ import (
 
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/internal/sharedirs"
 	"github.com/podvol/podvol/volume/internal/wipe"
 	"github.com/podvol/podvol/volume/reclaim"
@@ -84,12 +83,6 @@ func CheckReleased(pvName string, spec *volume.Spec) error {
 // ReadOnly refuses a volume that no claim can have written to. Field says so.
 func ReadOnly(field string) error {
 	return volume.Invalid(field, "the PersistentVolume can only be read, so no claim has written what is in it; use reclaim policy %s", v1.PersistentVolumeReclaimRetain)
-}
-
-// Verifier is the host's role [volume.ReleaseVerifier], without which nothing is deleted.
-func Verifier(host volume.VolumeHost) (volume.ReleaseVerifier, error) {
-	return pluginbase.Role[volume.ReleaseVerifier](host,
-		"nothing is deleted without one: give the volume host one (Host.Releases), such as release.Verifier")
 }
 
 // Recycling is the emptying of one released volume. Its fields are set before its first

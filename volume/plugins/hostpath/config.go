@@ -155,7 +155,7 @@ func (c ProvisionConfig) baseOf(dir string) (Base, bool) {
 	innermost := "" // clean: how a base is spelt says nothing of how deep it lies
 	for _, b := range c.Bases {
 		path := filepath.Clean(b.Path)
-		if _, holds := pathin.Cut(path, dir); holds && len(path) > len(innermost) {
+		if pathin.In(path, dir) && len(path) > len(innermost) {
 			found, innermost = b, path
 		}
 	}

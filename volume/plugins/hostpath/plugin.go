@@ -231,14 +231,7 @@ func (p *plugin) SharesData(a, b *volume.Spec) (bool, error) {
 	if a.PersistentVolume == nil && pathin.Strictly(x, y) || b.PersistentVolume == nil && pathin.Strictly(y, x) {
 		return false, nil
 	}
-	return overlap(x, y), nil
-}
-
-// overlap reports whether one of two paths is the other or lies in it.
-func overlap(a, b string) bool {
-	_, holds := pathin.Cut(a, b)
-	_, within := pathin.Cut(b, a)
-	return holds || within
+	return pathin.Overlap(x, y), nil
 }
 
 // SourcePlace implements [volumesource.Placer].

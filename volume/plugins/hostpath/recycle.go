@@ -134,7 +134,7 @@ func (r *recycling) mayEmpty(path string) error {
 	if err != nil {
 		return err
 	}
-	if overlap(pods, path) {
+	if pathin.Overlap(pods, path) {
 		return volume.Invalid("hostPath.path", "%q holds the volumes of this node's pods (%s), or lies in them, and is not emptied", path, pods)
 	}
 	for _, dir := range r.config.Below {
@@ -169,7 +169,7 @@ func (r *recycling) checkArchive(dir *os.File, volumePath string) error {
 	if err != nil {
 		return err
 	}
-	if overlap(path, volumePath) {
+	if pathin.Overlap(path, volumePath) {
 		return volume.Invalid("hostPath.path", "%q and the archive %q lie within one another, so that the next claim would see what is archived", volumePath, path)
 	}
 	var st unix.Stat_t

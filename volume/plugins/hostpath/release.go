@@ -15,7 +15,7 @@ import (
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/internal/recycler"
+	"github.com/podvol/podvol/volume/internal/pluginbase"
 )
 
 // stillMounted says that a released volume, or a part of it, is mounted somewhere
@@ -39,7 +39,7 @@ type release struct {
 // mount table says. It is asked right before each destruction, however shortly
 // before it was asked.
 func (r *release) verifyUnused(ctx context.Context) error {
-	releases, err := recycler.Verifier(r.plugin.Host)
+	releases, err := pluginbase.ReleaseVerifier(r.plugin.Host)
 	if err == nil {
 		err = releases.VerifyReleased(ctx, r.pv.DeepCopy())
 	}
@@ -80,7 +80,7 @@ func (r *release) verifyUnmounted() error {
 	}
 	inFileSystem := filepath.Join(shown.Root, rest)
 	for _, e := range same {
-		if _, part := pathin.Cut(inFileSystem, e.Root); part && e.ID != shown.ID {
+		if pathin.In(inFileSystem, e.Root) && e.ID != shown.ID {
 			return stillMounted(r.path, e.Target)
 		}
 	}

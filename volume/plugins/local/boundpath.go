@@ -87,7 +87,7 @@ func visible(e mount.Entry, p string, all []mount.Entry) bool {
 		if other.ID == e.ID {
 			return true
 		}
-		if _, ok := pathin.Cut(other.Target, p); ok {
+		if pathin.In(other.Target, p) {
 			return false
 		}
 	}

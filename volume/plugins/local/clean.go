@@ -114,10 +114,9 @@ func (d *deleter) failed(op string, err error) error {
 //     *[reclaim.DryRunError], an *[reclaim.IncompleteError] that says how far it came, a
 //     [volume.ErrInUse], the refusal of another disk, or the file system's or device's.
 func (d *deleter) Delete(ctx context.Context) error {
-	releases, err := volume.Role[volume.ReleaseVerifier](d.plugin.Host)
-	if missing, ok := errors.AsType[*volume.MissingRoleError](err); ok {
-		missing.Advice = "nothing is deleted without one: give the volume host one (Host.Releases), such as release.Verifier"
-		return d.failed("Delete", volume.NothingDone(missing))
+	releases, err := pluginbase.ReleaseVerifier(d.plugin.Host)
+	if err != nil {
+		return d.failed("Delete", err)
 	}
 	c := &cleaning{deleter: d, releases: releases, table: table.Of(d.plugin.Host.GetMounter())}
 	if _, err := volume.Role[volume.HostFiles](d.plugin.Host); err == nil {
@@ -196,12 +195,10 @@ func (p *plugin) SharesData(a, b *volume.Spec) (bool, error) {
 	if differ(a, b, localdisk.Node) || hostsDiffer(a.PersistentVolume, b.PersistentVolume) {
 		return false, nil
 	}
-	_, inside := pathin.Cut(pathA, pathB)
-	_, around := pathin.Cut(pathB, pathA)
 	if pathA == pathB {
 		return !differ(a, b, localdisk.VolumeID), nil
 	}
-	return inside || around, nil
+	return pathin.Overlap(pathA, pathB), nil
 }
 
 func (p *plugin) mayOverlap(a, b *volume.Spec) bool {
@@ -213,10 +210,7 @@ func (p *plugin) mayOverlap(a, b *volume.Spec) bool {
 	if err != nil {
 		return true
 	}
-	x, y := filepath.Clean("/"+first.Path), filepath.Clean("/"+second.Path)
-	_, inside := pathin.Cut(x, y)
-	_, around := pathin.Cut(y, x)
-	return inside || around
+	return pathin.Overlap(filepath.Clean("/"+first.Path), filepath.Clean("/"+second.Path))
 }
 
 // SourcePlace implements [volumesource.Placer].

@@ -92,10 +92,8 @@ func (c *cleaning) unused(e mount.Entry) error {
 		root = real
 	}
 	for _, other := range mounts {
-		_, within := pathin.Cut(e.Root, other.Root)
-		_, around := pathin.Cut(other.Root, e.Root)
-		_, ours := pathin.Cut(root, other.Target)
-		if other.ID != e.ID && (within || around && ours && other.Target != "/") {
+		ours := pathin.In(root, other.Target) && other.Target != "/"
+		if other.ID != e.ID && (pathin.In(e.Root, other.Root) || ours && pathin.In(other.Root, e.Root)) {
 			return stillMounted(other.Source, other.Target)
 		}
 	}

@@ -198,13 +198,7 @@ func (p *plugin) exportOf(spec *volume.Spec) (export, error) {
 func (e export) overlaps(other export) bool {
 	host, dir := e.place()
 	otherHost, otherDir := other.place()
-	return host == otherHost && pathsOverlap(dir, otherDir)
-}
-
-func pathsOverlap(a, b string) bool {
-	_, above := pathin.Cut(a, b)
-	_, beneath := pathin.Cut(b, a)
-	return above || beneath
+	return host == otherHost && pathin.Overlap(dir, otherDir)
 }
 
 // mayOverlap compares volumes of which at least one has a source that podvol
@@ -228,7 +222,7 @@ func (p *plugin) mayOverlap(a, b *volume.Spec) bool {
 type reading struct{ server, path string }
 
 func (r reading) overlaps(other reading) bool {
-	return pathsOverlap(r.path, other.path) && mayBeSameServer(r.server, other.server)
+	return pathin.Overlap(r.path, other.path) && mayBeSameServer(r.server, other.server)
 }
 
 const (

@@ -329,7 +329,7 @@ func (d *deleter) Found() bool { return !d.missing.Load() }
 //   - Errors are a *[volume.MissingRoleError], the verifier's, [volume.ErrInUse], the
 //     mount's, and a *[ShareError], in a *[volume.Error].
 func (d *deleter) Delete(ctx context.Context) error {
-	releases, err := recycler.Verifier(d.plugin.Host)
+	releases, err := pluginbase.ReleaseVerifier(d.plugin.Host)
 	if err != nil {
 		return volumeError("Delete", d.pv.Name, err)
 	}

@@ -56,7 +56,7 @@ func (p *plugin) recycle(ctx context.Context, pvName string, spec *volume.Spec, 
 	if err != nil {
 		return err
 	}
-	if r.releases, err = recycler.Verifier(p.Host); err != nil {
+	if r.releases, err = pluginbase.ReleaseVerifier(p.Host); err != nil {
 		return err
 	}
 	r.Events.To(record)
@@ -207,9 +207,7 @@ func (c EmbeddedRecycling) inShare(e export) (string, error) {
 	if !ok || rest == "" {
 		return "", volume.Invalid("nfs.path", "%q is not strictly below %q, the share that has the archive; only what is can be moved there", e.path, c.ArchiveShare)
 	}
-	_, holds := pathin.Cut(volumePath, archive)
-	_, within := pathin.Cut(archive, volumePath)
-	if holds || within {
+	if pathin.Overlap(volumePath, archive) {
 		return "", volume.Invalid("nfs.path", "%q and the archive %q lie within one another, so that the next claim would see what is archived", e.path, archive)
 	}
 	return strings.TrimPrefix(rest, "/"), nil
