@@ -221,12 +221,26 @@ func (n node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeReq
 		return nil, status.Error(codes.Unknown, "cannot format the device: it is mounted")
 	}
 	if !mounted {
+		if err := n.checkSingleWriter(r); err != nil {
+			return nil, err
+		}
 		if err := n.publish(ctx, p, r); err != nil {
 			return nil, internal(err)
 		}
 	}
 	n.d.note(func() { n.d.published[p.path] = r.VolumeId })
 	return &csi.NodePublishVolumeResponse{}, nil
+}
+
+// checkSingleWriter refuses a second place for a volume that is one pod's.
+func (n node) checkSingleWriter(r *csi.NodePublishVolumeRequest) error {
+	if r.VolumeCapability.GetAccessMode().GetMode() != csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER {
+		return nil
+	}
+	if places := n.d.publishedAt(r.VolumeId); len(places) > 0 && !slices.Contains(places, r.TargetPath) {
+		return status.Errorf(codes.FailedPrecondition, "%s is published at %s, and has one writer", r.VolumeId, places[0])
+	}
+	return nil
 }
 
 // publish binds the volume, or its device, for a pod.

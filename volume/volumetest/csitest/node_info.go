@@ -131,7 +131,7 @@ func (n node) NodeGetVolumeHealth(_ context.Context, r *csi.NodeGetVolumeHealthR
 	if _, err := c.need(r.VolumeId, nil); err != nil {
 		return nil, err
 	}
-	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: &csi.VolumeHealth{}}, nil
+	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: &csi.VolumeHealth{VolumeId: r.VolumeId}}, nil
 }
 
 func (n node) NodeGetStorageHealth(context.Context, *csi.NodeGetStorageHealthRequest) (*csi.NodeGetStorageHealthResponse, error) {
