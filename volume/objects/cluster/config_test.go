@@ -60,12 +60,17 @@ func TestInformersOfTheCallersComeFirst(t *testing.T) {
 	}
 	stop := make(chan struct{})
 	factory.Start(stop)
-	go pods.Run(stop)
+	ran := make(chan struct{})
+	go func() {
+		defer close(ran)
+		pods.Run(stop)
+	}()
 	if err := c.WaitForSync(t.Context()); err != nil {
 		t.Error(err)
 	}
 	close(stop)
 	factory.Shutdown()
+	<-ran // either of the two is the one that runs it
 	lists := 0
 	for _, action := range set.Actions() {
 		if action.GetVerb() == "list" { // each watch begins with one
