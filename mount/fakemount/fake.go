@@ -60,7 +60,7 @@ import (
 //     (renameat2(2)).
 type Mounter struct {
 	faults fault.Injector[Call]
-	ns     namespace
+	ns     *namespace
 }
 
 var (
@@ -76,10 +76,14 @@ type Fault = fault.Fault[Call]
 
 // New returns a fake whose only mount is "/". Close it when done.
 func New() *Mounter {
-	f := &Mounter{}
+	f := &Mounter{ns: &namespace{}}
 	f.ns.reset()
 	return f
 }
+
+// Beside returns a mounter of the same mounts with faults and a log of its own: that of
+// another process, such as a storage driver. Closing either closes both.
+func (f *Mounter) Beside() *Mounter { return &Mounter{ns: f.ns} }
 
 // KeepIn sets the directory for hidden content and for the fake's own content. The fake
 // uses a directory of its own below dir, as long as it needs one. The default is

@@ -450,3 +450,23 @@ func BenchmarkFakeMountUnmountNFS(b *testing.B) {
 		}
 	}
 }
+
+// Another process's mounts are seen, and its calls are neither disturbed nor noted.
+func TestBeside(t *testing.T) {
+	f := fakemount.New()
+	defer f.Close()
+	f.Inject(fakemount.Fault{Err: errors.New("injected")})
+	dir, other := t.TempDir(), f.Beside()
+	if err := other.Mount("tmpfs", dir, "tmpfs", nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, mounted, err := f.Table().At(dir); !mounted || err != nil {
+		t.Errorf("the other's mount is seen: %v, %v", mounted, err)
+	}
+	if err := f.Unmount(dir); err == nil || len(f.Calls()) != 1 || len(other.Calls()) != 1 {
+		t.Errorf("unmounting: %v; calls %v and %v", err, f.Calls(), other.Calls())
+	}
+	if err := other.Unmount(dir); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -3,6 +3,7 @@ package volumetest
 import (
 	"context"
 	"errors"
+	"io"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumetest/internal/sim"
@@ -69,6 +70,15 @@ func (v *podVolume) recover(k *kit) {
 	v.node.AssertTornDown(k)
 }
 
+// warm sets the volume up and tears it down, if the plugin can be closed: what it keeps
+// until then, such as a connection, is none of an operation's goroutines.
+func (v *podVolume) warm() {
+	if _, keeps := v.node.sim.Plugin.(io.Closer); keeps {
+		v.MustSetUp()
+		v.MustTearDown()
+	}
+}
+
 func checkCancelledDuring(k *kit, c Case, op operation) {
 	for _, p := range k.points(c, op) {
 		k.bubble(func(k *kit) {
@@ -93,6 +103,7 @@ func checkHang(k *kit, c Case, op operation, onward bool) {
 		k.bubble(func(k *kit) {
 			defer k.Explain("%s, where %s hung", op.name, p)
 			v := k.node(c).volume("a")
+			v.warm()
 			op.prepare(v)
 			v.node.sim.Hang(p, onward, sim.Hanging{
 				Name: op.name,

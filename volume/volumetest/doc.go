@@ -26,6 +26,12 @@
 // SetUp, and UnmountDevice and Detach after the last pod's TearDown. So faults,
 // crashes and cancellation meet their calls too.
 //
+// A plugin that keeps something between its calls, such as a connection, is an io.Closer:
+// the checks close it at their end. In virtual time a connection must be one that package
+// testing/synctest knows, such as those of net.Pipe or of google.golang.org/grpc/test/bufconn:
+// time stands still while a goroutine waits for the kernel. The servers of a plugin are
+// other processes; on the fake they mount by [fakemount.Mounter.Beside].
+//
 // What fails on the fake is not tried on a kernel, and each failure is said once.
 // Names of what the checks themselves write into volumes and sources contain
 // "volumetest-".

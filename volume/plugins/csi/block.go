@@ -212,7 +212,7 @@ func (b *blockVolume) TearDownDevice(ctx context.Context, _, _ string) error {
 		return b.Error("TearDownDevice", err)
 	}
 	p.known.forget(b.key())
-	for _, empty := range []string{filepath.Dir(dir), p.disk.blockDir("staging"), p.disk.blockDir("publish"), p.disk.blockDir()} {
+	for _, empty := range []string{filepath.Dir(dir), p.disk.blockDir("staging"), p.disk.blockDir("publish"), p.disk.blockDir(), p.disk.dir(), filepath.Dir(p.disk.dir())} {
 		_ = podmount.RemoveDir(empty) // which other volumes may use
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -18,7 +19,8 @@ import (
 
 // drivers are the drivers of the node, by name.
 type drivers struct {
-	log *slog.Logger
+	log  *slog.Logger
+	dial dialer
 
 	mu     sync.Mutex
 	byName map[string]*driver
@@ -26,9 +28,13 @@ type drivers struct {
 	older map[string][]*driver
 }
 
+// dialer is [Config.Dial].
+type dialer = func(ctx context.Context, socket string) (net.Conn, error)
+
 // driver is one registration of a driver: a name and a socket.
 type driver struct {
 	name, socket string
+	dial         dialer
 	fixed        bool // by the configuration
 	since        time.Time
 	connecting   chan struct{} // holds a value while a session is opened
@@ -49,15 +55,15 @@ type runningCall struct {
 }
 
 func newDrivers(c Config) *drivers {
-	d := &drivers{log: c.Logger, byName: make(map[string]*driver), older: make(map[string][]*driver)}
+	d := &drivers{log: c.Logger, dial: c.Dial, byName: make(map[string]*driver), older: make(map[string][]*driver)}
 	for name, socket := range c.Drivers {
-		d.byName[name] = newDriver(name, socket, true)
+		d.byName[name] = d.newDriver(name, socket, true)
 	}
 	return d
 }
 
-func newDriver(name, socket string, fixed bool) *driver {
-	return &driver{name: name, socket: socket, fixed: fixed, since: time.Now(), connecting: make(chan struct{}, 1), running: make(map[*runningCall]struct{})}
+func (d *drivers) newDriver(name, socket string, fixed bool) *driver {
+	return &driver{name: name, socket: socket, dial: d.dial, fixed: fixed, since: time.Now(), connecting: make(chan struct{}, 1), running: make(map[*runningCall]struct{})}
 }
 
 // get returns a driver. The error has the mark of NothingDone.
@@ -123,7 +129,7 @@ func (d *driver) ready(ctx context.Context) (*session, error) {
 	if s := d.current(); s.isReady() {
 		return s, nil
 	}
-	s, err := connect(ctx, d.name, d.socket, d.fixed)
+	s, err := connect(ctx, d)
 	if err != nil {
 		d.failed(err)
 		return nil, volume.NothingDone(err)
@@ -178,6 +184,7 @@ type call struct {
 // do makes a call: one at a time for a volume, and no longer than the limit. An error of
 // a call that was not sent has the mark of NothingDone. Another one is of failedCall.
 func (p *Plugin) do(ctx context.Context, c call, send func(context.Context, *session) error) error {
+	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, p.config.CallTimeout)
 	defer cancel()
 	unlock, err := p.calls.Lock(ctx, c.driver.name+"^"+c.volume)
@@ -196,7 +203,7 @@ func (p *Plugin) do(ctx context.Context, c call, send func(context.Context, *ses
 		c.driver.answered()
 		return nil
 	}
-	failure := failedCall(c.method, c.driver.name, c.volume, err, c.secret)
+	failure := endedWith(caller, failedCall(c.method, c.driver.name, c.volume, err, c.secret))
 	if isRefusal(failure) {
 		c.driver.answered()
 	} else {
@@ -306,7 +313,7 @@ func (p *Plugin) Connect(ctx context.Context, name string) error {
 // SourceHealth implements [volumesource.HealthPlugin]: a volume's server is its driver.
 func (p *Plugin) SourceHealth(spec *volume.Spec) (volumesource.Health, bool) {
 	s, err := p.Source(spec)
-	if err != nil {
+	if err != nil || s.isNothing() {
 		return volumesource.Health{}, false
 	}
 	health := volumesource.Health{Source: s.driver, Answers: true}

@@ -2,10 +2,12 @@ package csi
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 
 	"google.golang.org/grpc/codes"
@@ -71,6 +73,27 @@ func failedCall(method, driver, volumeID string, err error, secret []string) err
 	f.What = fmt.Sprintf("driver %s answers %v to %s%s: %s", driver, s.Code(), method, of, clean.Message())
 	return f
 }
+
+// endedWith adds the end of a caller's context to the error of a call that ended with it: a
+// driver may tell of the deadline before the caller's own clock does.
+func endedWith(caller context.Context, err error) error {
+	if isRefusal(err) {
+		return err
+	}
+	if why := context.Cause(caller); why != nil {
+		return &endedCall{err, why}
+	}
+	if deadline, has := caller.Deadline(); has && status.Code(err) == codes.DeadlineExceeded && time.Until(deadline) <= 0 {
+		return &endedCall{err, context.DeadlineExceeded}
+	}
+	return err
+}
+
+// endedCall reads like its error, and matches why the caller's context ended too.
+type endedCall struct{ err, why error }
+
+func (e *endedCall) Error() string   { return e.err.Error() }
+func (e *endedCall) Unwrap() []error { return []error{e.err, e.why} }
 
 // redact takes secrets and control characters out of a driver's message.
 func redact(message string, secret []string) string {

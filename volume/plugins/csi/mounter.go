@@ -323,7 +323,9 @@ func (p *Plugin) callUnpublish(ctx context.Context, data *volData, place string)
 
 // ConstructVolumeSpec reads the volume's vol_data.json; without one, the mount table must
 // show on which staged volume it is. Attributes, secrets, file system type and options
-// are lost. The path is that of the volume or of its directory.
+// are lost. The path is that of the volume or of its directory. Where nothing tells and
+// nothing is mounted, the spec is an inline one of no driver: it suffices to remove the
+// empty directories.
 func (p *Plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath string) (volume.ReconstructedVolume, error) {
 	dir := volumePath
 	if filepath.Base(volumePath) == mountDir {
@@ -334,7 +336,11 @@ func (p *Plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath s
 		return volume.ReconstructedVolume{}, err
 	}
 	if data == nil {
-		return volume.ReconstructedVolume{}, unidentified(dir)
+		mounted, err := p.disk.isMounted(filepath.Join(dir, mountDir))
+		if mounted || err != nil {
+			return volume.ReconstructedVolume{}, errors.Join(unidentified(dir), err)
+		}
+		data = &volData{Lifecycle: identity{inline: true}.lifecycle()}
 	}
 	return volume.ReconstructedVolume{Spec: data.spec(volumeName, v1.PersistentVolumeFilesystem), SELinuxMountContext: data.SELinux}, nil
 }

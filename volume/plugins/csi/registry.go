@@ -233,9 +233,7 @@ func dialRegistrar(path string) (*grpc.ClientConn, error) {
 		return nil, err
 	}
 	return grpc.NewClient("passthrough:///registration", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", path)
-		}))
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dialUnix(ctx, path) }))
 }
 
 // register takes one registration, and tells the registrar.
@@ -291,7 +289,7 @@ func (p *Plugin) accept(info csiregistration.Info, path string) (*driver, error)
 	if err := checkSocket(endpoint); err != nil && !errors.Is(err, os.ErrNotExist) { // a driver may start later
 		return nil, err
 	}
-	d := newDriver(info.Name, endpoint, false)
+	d := p.drivers.newDriver(info.Name, endpoint, false)
 	return d, p.drivers.register(d)
 }
 

@@ -35,12 +35,12 @@ func (s *session) has(c csi.NodeServiceCapability_RPC_Type) bool { return slices
 func (s *session) isReady() bool { return s != nil && s.conn.GetState() == connectivity.Ready }
 
 // connect opens a session. Its errors say that no call that changes anything was sent.
-func connect(ctx context.Context, name, socket string, fixed bool) (*session, error) {
+func connect(ctx context.Context, d *driver) (*session, error) {
 	var refused atomic.Pointer[error] // of the dial
 	conn, err := grpc.NewClient("passthrough:///csi",
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithIdleTimeout(0), grpc.WithDisableRetry(),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			c, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+			c, err := d.dial(ctx, d.socket)
 			if err != nil {
 				refused.Store(&err)
 			}
@@ -55,9 +55,9 @@ func connect(ctx context.Context, name, socket string, fixed bool) (*session, er
 		if why := refused.Load(); why != nil {
 			err = *why
 		}
-		return nil, unreachable(name, socket, err)
+		return nil, unreachable(d.name, d.socket, err)
 	}
-	if err := s.learn(ctx, name, fixed); err != nil {
+	if err := s.learn(ctx, d.name, d.fixed); err != nil {
 		conn.Close()
 		return nil, err
 	}

@@ -31,6 +31,10 @@ type source struct {
 	stage, publish, expand *v1.SecretReference
 }
 
+// isNothing reports whether the source is what [Plugin.ConstructVolumeSpec] makes of an
+// empty directory.
+func (s *source) isNothing() bool { return s.inline && s.driver == "" }
+
 func persistentSource(s *v1.CSIPersistentVolumeSource) *source {
 	if s == nil {
 		return nil

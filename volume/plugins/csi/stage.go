@@ -16,6 +16,9 @@ import (
 // CanDeviceMount is true for persistent file systems: whether their driver stages, only
 // the driver knows. For one that does not, a device mount makes its directory and no call.
 func (p *Plugin) CanDeviceMount(spec *volume.Spec) (bool, error) {
+	if s, err := p.Source(spec); err == nil && s.isNothing() {
+		return false, nil
+	}
 	s, err := p.checkedSource(spec)
 	return err == nil && !s.inline && !spec.IsBlock(), err
 }

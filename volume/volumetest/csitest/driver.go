@@ -164,10 +164,7 @@ func (d *Driver) Configure(change func(*Config)) {
 func (d *Driver) Start(socket string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.server != nil {
-		return fmt.Errorf("the driver is running already, on %s", d.server.socket)
-	}
-	if err := os.MkdirAll(d.config.Dir, 0o750); err != nil {
+	if err := d.prepare(); err != nil {
 		return err
 	}
 	if info, err := os.Lstat(socket); err == nil && info.Mode().Type() == fs.ModeSocket {
@@ -180,6 +177,33 @@ func (d *Driver) Start(socket string) error {
 		return err
 	}
 	listener.SetUnlinkOnClose(false) // a killed process leaves its socket
+	d.serve(listener, socket)
+	return nil
+}
+
+// Serve is Start on connections of the caller, such as those of package
+// google.golang.org/grpc/test/bufconn: with them a test can have virtual time. The
+// listener is closed with the driver.
+func (d *Driver) Serve(listener net.Listener) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.prepare(); err != nil {
+		return err
+	}
+	d.serve(listener, "")
+	return nil
+}
+
+// prepare is called with the lock held.
+func (d *Driver) prepare() error {
+	if d.server != nil {
+		return fmt.Errorf("the driver is running already, on %q", d.server.socket)
+	}
+	return os.MkdirAll(d.config.Dir, 0o750)
+}
+
+// serve is called with the lock held. An empty socket has no file.
+func (d *Driver) serve(listener net.Listener, socket string) {
 	s := &server{socket: socket, ended: make(chan struct{}), dead: make(chan struct{})}
 	s.grpc = grpc.NewServer(grpc.UnaryInterceptor(d.intercept(s)))
 	csi.RegisterIdentityServer(s.grpc, identity{d: d})
@@ -192,7 +216,6 @@ func (d *Driver) Start(socket string) error {
 		defer close(s.ended)
 		_ = s.grpc.Serve(listener) // its only errors are those of the end
 	}()
-	return nil
 }
 
 // Kill ends the driver as SIGKILL does: connections are cut, calls under way end
@@ -215,6 +238,9 @@ func (d *Driver) Stop() error {
 	s.grpc.GracefulStop()
 	close(s.dead)
 	<-s.ended
+	if s.socket == "" {
+		return nil
+	}
 	if err := os.Remove(s.socket); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

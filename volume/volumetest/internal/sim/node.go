@@ -6,6 +6,7 @@ package sim
 
 import (
 	"fmt"
+	"io"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -43,6 +44,13 @@ func NewNode(t *harness.T, host *fakehost.Host, newPlugin func() volume.VolumePl
 func (n *Node) start() {
 	n.t.Helper()
 	n.Plugin = n.newPlugin()
+	if keeps, ok := n.Plugin.(io.Closer); ok {
+		n.t.Cleanup(func() {
+			if err := keeps.Close(); err != nil {
+				n.t.Errorf("Close: %v", err)
+			}
+		})
+	}
 	n.Pods = podRunner{n}
 	if err := n.Plugin.Init(n.Host); err != nil {
 		n.t.Fatalf("Init: %v", err)
