@@ -127,17 +127,18 @@ type Unmounter interface {
 	TearDownAt(ctx context.Context, dir string) error
 }
 
-// Refresher is implemented by mounters whose contents expire. Absent: they do not
-// expire.
+// Refresher is implemented by mounters and by mappers of block volumes whose contents
+// expire. Absent: they do not expire.
 type Refresher interface {
-	// RefreshAfter is the time of the next SetUpAt. It is read after SetUp. The
-	// zero time means never.
+	// RefreshAfter is the time of the next SetUpAt or MapPodDevice. It is read after
+	// SetUp or MapPodDevice. The zero time means never.
 	RefreshAfter() time.Time
 }
 
-// RefreshAfter returns the time at which m's volume needs a new SetUp. The zero
-// time means never. It is zero for mounters that are no [Refresher].
-func RefreshAfter(m Mounter) time.Time {
+// RefreshAfter returns the time at which the volume of m, a [Mounter] or a
+// [BlockVolumeMapper], needs a new SetUp. The zero time means never. It is zero for those
+// that are no [Refresher].
+func RefreshAfter(m any) time.Time {
 	if r, ok := m.(Refresher); ok {
 		return r.RefreshAfter()
 	}

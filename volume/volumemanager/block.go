@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"time"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/mountrecord"
@@ -51,6 +52,9 @@ func (m *mapping) GetMetrics(context.Context) (*volume.Metrics, error) {
 
 // GetAttributes implements [volume.Mounter]. A device has no files to be given to a group.
 func (m *mapping) GetAttributes() volume.Attributes { return volume.Attributes{} }
+
+// RefreshAfter implements [volume.Refresher]: the mapper's.
+func (m *mapping) RefreshAfter() time.Time { return volume.RefreshAfter(m.mapper) }
 
 // SetUp implements [volume.Mounter].
 func (m *mapping) SetUp(ctx context.Context, args volume.MounterArgs) error {

@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	v1 "k8s.io/api/core/v1"
@@ -23,11 +25,15 @@ type blockVolume struct {
 	pod    *v1.Pod
 	spec   *volume.Spec
 	source *source
+
+	mu      sync.Mutex
+	refresh time.Time
 }
 
 var (
 	_ volume.BlockVolumeMapper   = (*blockVolume)(nil)
 	_ volume.BlockVolumeUnmapper = (*blockVolume)(nil)
+	_ volume.Refresher           = (*blockVolume)(nil)
 )
 
 // NewBlockVolumeMapper implements [volume.BlockVolumePlugin].
@@ -105,8 +111,16 @@ func (b *blockVolume) SetUpDevice(ctx context.Context) (string, error) {
 	return place, nil
 }
 
-// MapPodDevice publishes the device by NodePublishVolume. It does not call the driver
-// for a device that is bound there already.
+// RefreshAfter is the time of the next NodePublishVolume, if the CSIDriver requires it.
+func (b *blockVolume) RefreshAfter() time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.refresh
+}
+
+// MapPodDevice publishes the device by NodePublishVolume. It calls the driver again for a
+// device that is bound there already only if the CSIDriver requires that, or if an earlier
+// attempt left doubt.
 func (b *blockVolume) MapPodDevice(ctx context.Context) (string, error) {
 	place := b.publishPath()
 	if err := b.publish(ctx, place); err != nil {
@@ -138,7 +152,7 @@ func (b *blockVolume) publish(ctx context.Context, place string) error {
 	if r.PublishContext, err = p.publishContext(ctx, b.source, w.traits); err != nil {
 		return err
 	}
-	secret, _, err := p.confide(ctx, w, b.pod, b.Name, r)
+	secret, next, err := p.confide(ctx, w, b.pod, b.Name, r)
 	if err != nil {
 		return err
 	}
@@ -157,6 +171,11 @@ func (b *blockVolume) publish(ctx context.Context, place string) error {
 		_, err := s.node.NodePublishVolume(ctx, r)
 		return err
 	})
+	if err == nil {
+		b.mu.Lock()
+		b.refresh = next
+		b.mu.Unlock()
+	}
 	// The data is that of all pods, and stays.
 	err = p.settle(err, !there && !doubted, place, func() error { return b.removePublished(place) })
 	if !volume.IsUncertain(err) {

@@ -131,6 +131,7 @@ func (d *driver) ready(ctx context.Context) (*session, error) {
 	}
 	s, err := connect(ctx, d)
 	if err != nil {
+		err = endedWith(ctx, err)
 		d.failed(err)
 		return nil, volume.NothingDone(err)
 	}

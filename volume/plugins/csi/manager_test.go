@@ -61,7 +61,7 @@ func TestManagerCallsDriversWell(t *testing.T) {
 			<-before.done
 			before.plugin.Close()
 		}
-		plugin, err := csi.New(csi.Config{Drivers: n.Drivers})
+		plugin, err := csi.New(csi.Config{Drivers: n.Drivers, RegistryDir: n.RegistryDir, Republish: n.Republish})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +69,7 @@ func TestManagerCallsDriversWell(t *testing.T) {
 		if err := store.Load(t.Context(), 0, n.Objects...); err != nil {
 			t.Fatal(err)
 		}
-		manager, err := volumemanager.New(volumemanager.Config{RootDir: n.RootDir, NodeName: "node1", Objects: store,
+		manager, err := volumemanager.New(volumemanager.Config{RootDir: n.RootDir, NodeName: "node1", Objects: store, Tokens: n.Tokens,
 			Plugins: []volume.VolumePlugin{plugin}, Mounter: host.New(host.Config{})})
 		if err != nil {
 			t.Fatal(err)

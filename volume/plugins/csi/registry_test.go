@@ -240,8 +240,30 @@ func TestSocketsOfOthers(t *testing.T) {
 	}
 }
 
+// patient is the plugin whose failed staging is tried again in an hour.
+type patient struct{ *csi.Plugin }
+
+func (p patient) NewDeviceMounter() (volume.DeviceMounter, error) {
+	m, err := p.Plugin.NewDeviceMounter()
+	return patientMounter{m}, err
+}
+
+type patientMounter struct{ volume.DeviceMounter }
+
+func (m patientMounter) MountDevice(ctx context.Context, s *volume.Spec, devicePath, path string, args volume.DeviceMounterArgs) error {
+	if err := m.DeviceMounter.MountDevice(ctx, s, devicePath, path, args); err != nil {
+		return inAnHour{err}
+	}
+	return nil
+}
+
+type inAnHour struct{ error }
+
+func (e inAnHour) Unwrap() error    { return e.error }
+func (inAnHour) RetryAt() time.Time { return time.Now().Add(time.Hour) }
+
 // The manager runs the plugin: a pod that waits for a driver is set up once the driver has
-// registered itself.
+// registered itself, by that and by nothing else: its own next attempt is an hour away.
 func TestManagerWakesVolumesOfANewDriver(t *testing.T) {
 	r := newRegistry(t, nil)
 	store := objects.NewStore()
@@ -253,7 +275,7 @@ func TestManagerWakesVolumesOfANewDriver(t *testing.T) {
 	r.must(store.Load(t.Context(), 0, pv, claim))
 	p, err := csi.New(csi.Config{RegistryDir: r.dir})
 	r.must(err)
-	manager, err := volumemanager.New(volumemanager.Config{RootDir: r.host.RootDir, NodeName: "node1", Objects: store, Plugins: []volume.VolumePlugin{p}, Mounter: r.host.Fake})
+	manager, err := volumemanager.New(volumemanager.Config{RootDir: r.host.RootDir, NodeName: "node1", Objects: store, Plugins: []volume.VolumePlugin{patient{p}}, Mounter: r.host.Fake})
 	r.must(err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

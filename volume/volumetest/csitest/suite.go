@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,6 +37,12 @@ type Caller interface {
 	Kill()
 }
 
+// TokenRequester makes service account tokens, as the API's TokenRequest does; it is that
+// of package volume.
+type TokenRequester interface {
+	RequestToken(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
+}
+
 // Node is where a caller works.
 type Node struct {
 	// RootDir holds the caller's files. It is the same after a Kill.
@@ -46,6 +53,11 @@ type Node struct {
 	Drivers map[string]string
 	// Objects are those of the cluster: claims, PersistentVolumes, CSIDrivers, secrets.
 	Objects []metav1.Object
+	// Tokens makes service account tokens; nil: none are needed.
+	Tokens TokenRequester
+	// Republish is the time between two NodePublishVolume of a volume whose CSIDriver
+	// requires them; 0: the caller's own.
+	Republish time.Duration
 }
 
 // Run checks a caller of drivers. start begins one on a node; it is called again after
@@ -86,11 +98,25 @@ func checks() map[string]func(*check) {
 		"killed-caller": (*check).killedCaller,
 		"killed-driver": (*check).killedDriver,
 		"reboot":        (*check).reboot,
+
+		"tokens":          (*check).tokens,
+		"registration":    (*check).registration,
+		"republish":       (*check).republish,
+		"block":           (*check).block,
+		"block-republish": (*check).blockRepublish,
 	}
 }
 
 // patience bounds the waits of a check, which end long before unless the caller is wrong.
 const checkPatience = time.Minute
+
+// patience is short where a failure is expected.
+func (k *check) patience() (context.Context, context.CancelFunc) {
+	if k.waived {
+		return context.WithTimeout(k.t.Context(), time.Second)
+	}
+	return context.WithTimeout(k.t.Context(), checkPatience)
+}
 
 // check is one check under way.
 type check struct {
@@ -102,6 +128,8 @@ type check struct {
 	node   Node
 	caller Caller
 	pv     *v1.PersistentVolume
+	// absent: the check needs what there is not here, such as loop devices.
+	absent bool
 }
 
 func newCheck(t *testing.T, start func(*testing.T, Node) Caller, waived bool) *check {
@@ -153,7 +181,7 @@ func (k *check) end() {
 	for _, broken := range k.driver.Violations() {
 		k.wrong("a rule of the specification was broken: %s", broken)
 	}
-	if k.waived && len(k.faults) == 0 {
+	if k.waived && len(k.faults) == 0 && !k.absent {
 		k.t.Error("the check is waived, and passes")
 	}
 }
@@ -191,7 +219,7 @@ func pod(uid types.UID) *v1.Pod {
 // setUp sets a pod up, and returns the path of its volume.
 func (k *check) setUp(p *v1.Pod) string {
 	k.t.Helper()
-	ctx, cancel := context.WithTimeout(k.t.Context(), checkPatience)
+	ctx, cancel := k.patience()
 	defer cancel()
 	paths, err := k.caller.SetUp(ctx, p)
 	if err != nil || paths["data"] == "" {
@@ -202,7 +230,7 @@ func (k *check) setUp(p *v1.Pod) string {
 
 func (k *check) tearDown(uid types.UID) {
 	k.t.Helper()
-	ctx, cancel := context.WithTimeout(k.t.Context(), checkPatience)
+	ctx, cancel := k.patience()
 	defer cancel()
 	if err := k.caller.TearDown(ctx, uid); err != nil {
 		k.wrong("TearDown of pod %s: %v", uid, err)
