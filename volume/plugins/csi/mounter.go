@@ -331,18 +331,32 @@ func (p *Plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath s
 	if filepath.Base(volumePath) == mountDir {
 		dir = filepath.Dir(volumePath)
 	}
-	data, err := p.identify(dir, filepath.Join(dir, mountDir), knownKey{name: volumeName})
+	data, err := identifyOrNothing(p, dir, knownKey{name: volumeName})
 	if err != nil {
 		return volume.ReconstructedVolume{}, err
 	}
-	if data == nil {
-		mounted, err := p.disk.isMounted(filepath.Join(dir, mountDir))
-		if mounted || err != nil {
-			return volume.ReconstructedVolume{}, errors.Join(unidentified(dir), err)
-		}
-		data = &volData{Lifecycle: identity{inline: true}.lifecycle()}
-	}
 	return volume.ReconstructedVolume{Spec: data.spec(volumeName, v1.PersistentVolumeFilesystem), SELinuxMountContext: data.SELinux}, nil
+}
+
+// identifyOrNothing is identify for a pod's volume. Without any trace, and with nothing
+// mounted, it is an inline one of no driver. The volume may be set up meanwhile: its data
+// is there before its mount.
+func identifyOrNothing(p *Plugin, dir string, key knownKey) (*volData, error) {
+	place := filepath.Join(dir, mountDir)
+	for range 3 {
+		data, err := p.identify(dir, place, key)
+		if data != nil || err != nil {
+			return data, err
+		}
+		mounted, err := p.disk.isMounted(place)
+		if err != nil {
+			return nil, err
+		}
+		if !mounted {
+			return &volData{Lifecycle: identity{inline: true}.lifecycle()}, nil
+		}
+	}
+	return nil, unidentified(dir)
 }
 
 // spec is what a vol_data.json says of a volume.
