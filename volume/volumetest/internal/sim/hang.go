@@ -31,6 +31,7 @@ type Hanging struct {
 // and leaves no goroutine once the call has returned.
 func (n *Node) Hang(p Point, onward bool, h Hanging) {
 	n.t.Helper()
+	synctest.Wait() // what an earlier operation has begun, as a connection, is complete
 	before := harness.Goroutines()
 	late := n.lateness(p, onward, h)
 	switch {
