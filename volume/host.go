@@ -60,6 +60,7 @@ type Host struct {
 	Releases     ReleaseVerifier
 	CSIDrivers   CSIDriverGetter
 	Attachments  AttachmentGetter
+	CSINode      CSINodePublisher
 }
 
 // SecretGetter reads secrets. If the secret does not exist, the error matches
@@ -264,6 +265,7 @@ func (h *Host) Roles() []any {
 	add(h.Releases != nil, struct{ ReleaseVerifier }{h.Releases})
 	add(h.CSIDrivers != nil, struct{ CSIDriverGetter }{h.CSIDrivers})
 	add(h.Attachments != nil, struct{ AttachmentGetter }{h.Attachments})
+	add(h.CSINode != nil, struct{ CSINodePublisher }{h.CSINode})
 	owner, can := h.HostFiles.(HostOwnership)
 	add(can, struct{ HostOwnership }{owner})
 	disks, can := h.HostFiles.(HostDisks)

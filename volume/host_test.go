@@ -84,6 +84,7 @@ func roleTests() map[string]roleTest {
 		"Releases":     {func(h *volume.Host) { h.Releases = struct{ volume.ReleaseVerifier }{} }, ask[volume.ReleaseVerifier], "volume.ReleaseVerifier"},
 		"CSIDrivers":   {func(h *volume.Host) { h.CSIDrivers = struct{ volume.CSIDriverGetter }{} }, ask[volume.CSIDriverGetter], "volume.CSIDriverGetter"},
 		"Attachments":  {func(h *volume.Host) { h.Attachments = struct{ volume.AttachmentGetter }{} }, ask[volume.AttachmentGetter], "volume.AttachmentGetter"},
+		"CSINode":      {func(h *volume.Host) { h.CSINode = struct{ volume.CSINodePublisher }{} }, ask[volume.CSINodePublisher], "volume.CSINodePublisher"},
 	}
 }
 

@@ -23,6 +23,17 @@ type AttachmentGetter interface {
 	GetVolumeAttachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error)
 }
 
+// CSINodePublisher tells the cluster which CSI drivers a node has: the CSINode object, and
+// what the Node says of them. Absent: nothing is told, and drivers mount all the same. Its
+// methods are idempotent and may be called concurrently.
+type CSINodePublisher interface {
+	// PublishDriver enters a driver, or what has changed of it. segments are the node's
+	// place in the driver's topology.
+	PublishDriver(ctx context.Context, d storagev1.CSINodeDriver, segments map[string]string) error
+	// WithdrawDriver removes it; one that is not there is success.
+	WithdrawDriver(ctx context.Context, driver string) error
+}
+
 // PodNamedVolumePlugin is implemented by plugins whose inline volumes have a name of
 // their own in each pod. Absent: GetVolumeName names them.
 type PodNamedVolumePlugin interface {

@@ -66,6 +66,7 @@ func mayImport() map[string][]string {
 			"volume/persistentvolume/embedded", "volume/standalone", "volume/volumemanager"},
 		"volume/nodeagent/manifestdir": {"util", "volume", "volume/objects", "volume/volumemanager"},
 		"volume/plugins":               plugins,
+		"volume/plugins/csi":           append(slices.Clone(plugins), "volume/internal/work"), // it tells the cluster of drivers until that hears
 		"volume/intree":                {"util", "mount", "mount/table", "volume", "volume/internal"},
 		"volume/fakehost":              {"util", "mount", "mount/fakemount", "mount/host", "mount/table", "volume"},
 		"volume/volumetest":            {"util", "util/testenv", "mount", "mount/fakemount", "mount/host", "mount/table", "volume", "volume/fakehost", "volume/volumetest/internal", "volume/volumetest/internal/sim", "volume/volumetest/internal/specs", "volume/mountrecord"},
@@ -74,7 +75,7 @@ func mayImport() map[string][]string {
 		"volume/volumetest/internal/sim":   {"util", "mount", "mount/fakemount", "volume", "volume/fakehost", "volume/volumetest/internal", "volume/volumetest/internal/specs", "volume/mountrecord"},
 		"volume/volumetest/internal/specs": {"volume"},
 		"volume/volumetest/internal":       {"util", "mount", "mount/fakemount", "mount/host", "mount/table"},
-		"examples": {"util", "mount", "mount/fakemount", "mount/host", "mount/propagation", "mount/sandbox", "mount/table", "volume", "volume/clusterhost", "volume/kubeletroot", "volume/plugins", "volume/objects", "volume/objects/persisted", "volume/objects/cluster", "volume/persistentvolume", "volume/persistentvolume/embedded", "volume/persistentvolume/index", "volume/persistentvolume/release", "volume/localdiscovery",
+		"examples": {"util", "mount", "mount/fakemount", "mount/host", "mount/propagation", "mount/sandbox", "mount/table", "volume", "volume/clusterhost", "volume/kubeletroot", "volume/plugins", "volume/plugins/csi", "volume/objects", "volume/objects/persisted", "volume/objects/cluster", "volume/persistentvolume", "volume/persistentvolume/embedded", "volume/persistentvolume/index", "volume/persistentvolume/release", "volume/localdiscovery",
 			"volume/containerenv", "volume/containermounts", "volume/volumemanager", "volume/standalone", "volume/nodeagent", "volume/nodeagent/manifestdir",
 			"volume/atomicdir", "volume/podfiles", "volume/podrun", "volume/podrun/runroot", "volume/volumetest/csitest"},
 		"volume/volumemanager/internal/blockmap": {"util", "mount", "mount/table", "volume", "volume/internal"},

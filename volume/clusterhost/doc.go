@@ -11,6 +11,9 @@
 //   - [PodRunner] is a [volume.PodRunner] for the pods that recycle volumes.
 //   - [ReportVolumes] keeps a node's status.volumesInUse and tells the volume
 //     manager its status.volumesAttached.
+//   - [CSINode] is a [volume.CSINodePublisher]: the node's CSI drivers in its CSINode and
+//     its Node.
+//   - [Attachments] is a [volume.AttachmentGetter]: what attaching has told of a volume.
 //
 // Config maps, secrets, claims and all other objects come from objects/cluster.
 //
@@ -19,7 +22,8 @@
 // The Node authorizer and the NodeRestriction admission plugin allow all that a
 // node needs: create serviceaccounts/token for pods that are bound to it; get,
 // list and watch clustertrustbundles; create and patch events; get and watch its
-// Node, and patch its status. A [PodRunner] belongs into a controller, whose role
+// Node, and patch it and its status; get, create, update and delete its CSINode; get
+// volumeattachments and CSIDrivers. A [PodRunner] belongs into a controller, whose role
 // must allow to get, list, watch, create and delete pods; where it may list and
 // watch events, the pods' events are passed on.
 package clusterhost

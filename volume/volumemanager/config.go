@@ -44,6 +44,8 @@ type Config struct {
 	CSIDrivers volume.CSIDriverGetter
 	// Attachments has this node's VolumeAttachments; nil: CSI needs no attaching.
 	Attachments volume.AttachmentGetter
+	// CSINode is told of the node's CSI drivers; nil: nobody is.
+	CSINode volume.CSINodePublisher
 	// Allocatable tells the node's size to downwardAPI volumes and emptyDirs;
 	// nil: volumes that need it fail.
 	Allocatable volume.AllocatableGetter
@@ -141,6 +143,7 @@ func (c Config) host() *volume.Host {
 		Allocatable:  c.Allocatable,
 		CSIDrivers:   cmp.Or[volume.CSIDriverGetter](c.CSIDrivers, read),
 		Attachments:  c.Attachments,
+		CSINode:      c.CSINode,
 		Events:       c.Events,
 		HostFiles:    c.HostFiles,
 	}

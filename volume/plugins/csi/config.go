@@ -58,7 +58,9 @@ type Plugin struct {
 	calls keylock.Map[string]
 	owner fsgroup.Setter
 	known knowledge
-	disk  disk // set by Init
+	// cluster is told of the drivers.
+	cluster *introductions
+	disk    disk // set by Init
 }
 
 var (
@@ -99,6 +101,7 @@ func New(c Config) (*Plugin, error) {
 	}
 	c.Defaults = maps.Clone(c.Defaults)
 	p := &Plugin{config: c, drivers: newDrivers(c)}
+	p.cluster = newIntroductions(p)
 	p.Kind = pluginbase.Kind[source]{
 		Name: PluginName, Field: "csi",
 		Inline:     func(s *v1.VolumeSource) *source { return inlineSource(s.CSI) },

@@ -69,6 +69,10 @@ type attempt struct {
 //   - A driver of [Config.Drivers] is not replaced.
 //   - A registration that fails is tried again, after at most two minutes, or at once
 //     when the socket is made anew.
+//   - A host with the role [volume.CSINodePublisher] is told of each driver by NodeGetInfo
+//     before its registration counts, and anew when the driver's limit is due
+//     (nodeAllocatableUpdatePeriodSeconds), or has turned out to be wrong. It is told when
+//     the last registration of a name has ended, and of the drivers of [Config.Drivers].
 //   - A socket must belong to root or to this process's user, have one name, and be
 //     closed to others.
 //
@@ -88,6 +92,11 @@ func (p *Plugin) Run(ctx context.Context, wake func(source string)) error {
 		return err
 	}
 	defer func() { _ = podmount.RemoveDir(r.dir) }() // unless drivers are there
+	p.cluster.names.Start(ctx)
+	defer p.cluster.names.Wait()
+	for name := range p.config.Drivers {
+		p.cluster.names.Enqueue(name)
+	}
 	for ctx.Err() == nil {
 		found, err := w.sockets(r.dir)
 		if err != nil {
@@ -119,7 +128,7 @@ func (r *registry) compare(found map[string]socketID) {
 		if id, there := found[path]; there && id == s.id {
 			continue
 		}
-		r.plugin.drivers.deregister(s.driver)
+		r.plugin.cluster.end(s.driver)
 		s.driver, s.failures, s.retryAt = nil, 0, time.Time{}
 		if !s.running {
 			delete(r.sockets, path)
@@ -184,9 +193,10 @@ func (r *registry) settle(a attempt) {
 	s.running = false
 	switch {
 	case s.id != a.id:
-		r.plugin.drivers.deregister(a.driver)
+		r.plugin.cluster.end(a.driver)
 	case a.err == nil:
 		s.driver, s.failures = a.driver, 0
+		r.plugin.cluster.names.Enqueue(a.driver.name) // its limit may be due again
 		r.plugin.config.Logger.Info("a CSI driver is registered", "driver", a.driver.name, "socket", a.driver.socket)
 		r.wake(a.driver.name)
 	default:
@@ -248,6 +258,12 @@ func (p *Plugin) register(ctx context.Context, path string) (*driver, error) {
 		return nil, err
 	}
 	d, err := p.accept(info, path)
+	if err == nil {
+		if err = p.cluster.introduce(ctx, d); err != nil {
+			p.cluster.end(d)
+			d = nil
+		}
+	}
 	told := csiregistration.Status{Registered: err == nil}
 	if err != nil {
 		told.Error = err.Error()
@@ -255,7 +271,7 @@ func (p *Plugin) register(ctx context.Context, path string) (*driver, error) {
 	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
 	if notifyErr := conn.Invoke(ctx, csiregistration.NotifyRegistrationStatus, told.Message(), new(emptypb.Empty)); notifyErr != nil && err == nil {
-		p.drivers.deregister(d)
+		p.cluster.end(d)
 		return nil, fmt.Errorf("telling the registrar that driver %s is registered: %w", d.name, notifyErr)
 	}
 	return d, err
@@ -319,12 +335,9 @@ func (d *drivers) register(one *driver) error {
 	return nil
 }
 
-// deregister lets a driver be forgotten; nil: none. Volumes of it get the registration
+// deregister lets a driver be forgotten. Volumes of it get the registration
 // before, if there is one.
 func (d *drivers) deregister(one *driver) {
-	if one == nil {
-		return
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	older := d.older[one.name]

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 
+	"google.golang.org/grpc/codes"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
@@ -66,6 +67,9 @@ func (p *Plugin) publishContext(ctx context.Context, s *source, t *traits) (map[
 		why = "it is being detached (VolumeAttachment " + name + ")"
 	case a.Status.AttachError != nil && !a.Status.Attached:
 		why = "attaching it failed: " + redact(a.Status.AttachError.Message, nil)
+		if code := a.Status.AttachError.ErrorCode; code != nil && codes.Code(*code) == codes.ResourceExhausted { // the limit is wrong
+			p.cluster.again(s.driver)
+		}
 	case !a.Status.Attached:
 		why = "it is being attached (VolumeAttachment " + name + ")"
 	default:

@@ -33,6 +33,9 @@ func (p *Plugin) traitsOf(ctx context.Context, name string) (*traits, error) {
 	if err != nil {
 		return nil, volume.NothingDone(fmt.Errorf("CSIDriver %q cannot be read: %w", name, err))
 	}
+	if p.cluster.told.setPeriod(name, object.Spec.NodeAllocatableUpdatePeriodSeconds) {
+		p.cluster.names.Enqueue(name)
+	}
 	t := traitsIn(&object.Spec)
 	if object.Spec.FSGroupPolicy == nil || *object.Spec.FSGroupPolicy == "" {
 		return nil, volume.Invalid("fsGroupPolicy", "of CSIDriver %q is empty; the API server sets it", name)

@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -69,13 +71,32 @@ func (o *others) happened(what string, kind objects.Kind, object metav1.Object) 
 func otherKinds() []objects.Kind {
 	return []objects.Kind{
 		{GroupVersionKind: coordinationv1.SchemeGroupVersion.WithKind("Lease"), Namespaced: true, New: func() metav1.Object { return new(coordinationv1.Lease) }},
+		{GroupVersionKind: storagev1.SchemeGroupVersion.WithKind("CSINode"), New: func() metav1.Object { return new(storagev1.CSINode) }},
 		{GroupVersionKind: v1.SchemeGroupVersion.WithKind("Event"), Namespaced: true, New: func() metav1.Object { return new(v1.Event) }},
 	}
 }
 
 func served() []objects.Kind { return append(objects.Kinds(), otherKinds()...) }
 
-func isOther(kind objects.Kind) bool { return kind.Kind == "Lease" || kind.Kind == "Event" }
+func isOther(kind objects.Kind) bool {
+	return slices.ContainsFunc(otherKinds(), func(k objects.Kind) bool { return k.Kind == kind.Kind })
+}
+
+// checkUpdate is the validation of a CSINode: of a driver's entry only the limit may change.
+func checkUpdate(old, object metav1.Object) error {
+	before, ok := old.(*storagev1.CSINode)
+	if !ok {
+		return nil
+	}
+	for _, was := range before.Spec.Drivers {
+		for _, is := range object.(*storagev1.CSINode).Spec.Drivers {
+			if is.Name == was.Name && (is.NodeID != was.NodeID || !slices.Equal(is.TopologyKeys, was.TopologyKeys)) {
+				return volume.Invalid("spec.drivers", "the entry of %s is immutable", is.Name)
+			}
+		}
+	}
+	return nil
+}
 
 // serve gets, creates, updates and deletes; resourceVersions are checked.
 func (o *others) serve(r *http.Request, a Request) (metav1.Object, error) {
@@ -107,6 +128,11 @@ func (o *others) serve(r *http.Request, a Request) (metav1.Object, error) {
 		return nil, fmt.Errorf("%s: %w", ref, objects.ErrExists)
 	case a.Verb == "put" && object.GetResourceVersion() != "" && object.GetResourceVersion() != old.GetResourceVersion():
 		return nil, fmt.Errorf("%s has version %s: %w", ref, old.GetResourceVersion(), objects.ErrConflict)
+	}
+	if a.Verb == "put" {
+		if err := checkUpdate(old, object); err != nil {
+			return nil, err
+		}
 	}
 	o.version++
 	object.SetResourceVersion(strconv.FormatUint(o.version, 10))
