@@ -2,6 +2,7 @@ package nodehttp
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -18,6 +19,7 @@ import (
 type Metrics struct {
 	registry  *prometheus.Registry
 	durations *prometheus.HistogramVec
+	drivers   *prometheus.HistogramVec
 	endToEnd  *prometheus.HistogramVec
 	// The state when the node began.
 	found, lost, cleaned, cleanedErrors prometheus.Counter
@@ -39,6 +41,9 @@ func NewMetrics(node *volumemanager.Manager, rows []volumemanager.VolumeStatus) 
 		endToEnd: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "volume_operation_total_seconds", Help: "How long an operation on a volume took that succeeded.", Buckets: buckets,
 		}, []string{"plugin_name", "operation_name"}),
+		drivers: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "csi_operations_seconds", Help: "How long a call of a CSI driver took, by the code of its answer.", Buckets: buckets,
+		}, []string{"driver_name", "method_name", "grpc_status_code", "migrated"}),
 		found:         counter("reconstruct_volume_operations_total", "Volumes that were there at the start, readable records or not."),
 		lost:          counter("reconstruct_volume_operations_errors_total", "Volumes that were there at the start and cannot be used as they are."),
 		cleaned:       counter("force_cleaned_failed_volume_operations_total", "Attempts to tear down volumes that could not be used at the start."),
@@ -54,7 +59,7 @@ func NewMetrics(node *volumemanager.Manager, rows []volumemanager.VolumeStatus) 
 	}
 	m.registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		m.durations, m.endToEnd, newVolumesCollector(node.Explain), newStatsCollector(node), m.found, m.lost, m.cleaned, m.cleanedErrors,
+		m.durations, m.endToEnd, m.drivers, newVolumesCollector(node.Explain), newStatsCollector(node), m.found, m.lost, m.cleaned, m.cleanedErrors,
 	)
 	return m
 }
@@ -78,6 +83,12 @@ func (m *Metrics) Observe(v volumemanager.VolumeStatus) {
 	}
 	m.durations.WithLabelValues(v.Plugin, operation, status, "false").Observe(seconds)
 	m.observeUnusable(v)
+}
+
+// ObserveCSI receives a call of a CSI driver that has ended, with the call's full name and
+// the code of its answer. It may be called concurrently.
+func (m *Metrics) ObserveCSI(driver, method, code string, took time.Duration) {
+	m.drivers.WithLabelValues(driver, method, code, "false").Observe(took.Seconds())
 }
 
 func (m *Metrics) observeUnusable(v volumemanager.VolumeStatus) {

@@ -15,6 +15,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/localdiscovery"
 	"github.com/podvol/podvol/volume/nodeagent"
+	"github.com/podvol/podvol/volume/plugins/csi"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -171,6 +172,21 @@ func deleteCommand(ref volume.ObjectRef) string {
 	return "podvol pv delete " + ref.Name
 }
 
+// observe has the metrics told of operations, and of calls of CSI drivers.
+func observe(node *volumemanager.Manager, plugins []volume.VolumePlugin, metrics *nodehttp.Metrics) (stop func()) {
+	stops := []func(){node.Subscribe(metrics.Observe)}
+	for _, p := range plugins {
+		if drivers, ok := p.(*csi.Plugin); ok {
+			stops = append(stops, drivers.Subscribe(func(o csi.Operation) { metrics.ObserveCSI(o.Driver, o.Method, o.Code, o.Took) }))
+		}
+	}
+	return func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}
+}
+
 // keepNode runs the agent until ctx ends, and serves what it knows; a server of nil
 // serves nothing.
 func keepNode(ctx context.Context, config nodeagent.Config, server *nodehttp.Server, where *place) (err error) {
@@ -188,7 +204,7 @@ func keepNode(ctx context.Context, config nodeagent.Config, server *nodehttp.Ser
 			}
 			return rows
 		})
-		stopMetrics = agent.Node().Subscribe(metrics.Observe)
+		stopMetrics = observe(agent.Node(), config.Plugins, metrics)
 		config.Notice("metrics are at " + server.URL() + "/metrics, the state of volumes at " + server.URL() + "/explain")
 	}
 	err = agent.Run(ctx)

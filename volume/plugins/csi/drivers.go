@@ -19,8 +19,9 @@ import (
 
 // drivers are the drivers of the node, by name.
 type drivers struct {
-	log  *slog.Logger
-	dial dialer
+	log       *slog.Logger
+	dial      dialer
+	observers observers
 
 	mu     sync.Mutex
 	byName map[string]*driver
@@ -35,6 +36,7 @@ type dialer = func(ctx context.Context, socket string) (net.Conn, error)
 type driver struct {
 	name, socket string
 	dial         dialer
+	observers    *observers
 	fixed        bool // by the configuration
 	since        time.Time
 	connecting   chan struct{} // holds a value while a session is opened
@@ -63,7 +65,7 @@ func newDrivers(c Config) *drivers {
 }
 
 func (d *drivers) newDriver(name, socket string, fixed bool) *driver {
-	return &driver{name: name, socket: socket, dial: d.dial, fixed: fixed, since: time.Now(), connecting: make(chan struct{}, 1), running: make(map[*runningCall]struct{})}
+	return &driver{name: name, socket: socket, dial: d.dial, observers: &d.observers, fixed: fixed, since: time.Now(), connecting: make(chan struct{}, 1), running: make(map[*runningCall]struct{})}
 }
 
 // get returns a driver. The error has the mark of NothingDone.

@@ -31,6 +31,31 @@ func TestLifeOfAPersistentVolume(t *testing.T) {
 	life(newBench(t, everything(), csi.Config{}), pvSpec())
 }
 
+// Each call is told of when it has ended, with the code of its answer.
+func TestOperationsAreTold(t *testing.T) {
+	b := newBench(t, everything(), csi.Config{})
+	var told []string
+	stop := b.plugin.Subscribe(func(o csi.Operation) {
+		if o.Driver != driverName || o.Took <= 0 {
+			t.Errorf("told %+v", o)
+		}
+		told = append(told, strings.TrimPrefix(o.Method, "/csi.v1.")+" "+o.Code)
+	})
+	b.driver.Inject(csitest.Fault{Match: csitest.Method("NodePublishVolume"), Nth: 1, Err: status.Error(codes.Internal, "injected")})
+	if err := b.setUp(pvSpec(), pod("u1"), volume.MounterArgs{}); err == nil {
+		t.Error("a failed call is no failure")
+	}
+	want := []string{"Identity/GetPluginInfo OK", "Node/NodeGetCapabilities OK", "Node/NodeStageVolume OK", "Node/NodePublishVolume Internal"}
+	if !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
+	}
+	stop()
+	b.must(b.tearDown(pvSpec(), "u1"))
+	if len(told) != len(want) {
+		t.Errorf("told after the end: %q", told)
+	}
+}
+
 func life(b *bench, s *volume.Spec) {
 	b.t.Helper()
 	b.must(b.setUp(s, pod("u1"), volume.MounterArgs{}))

@@ -38,7 +38,7 @@ func (s *session) isReady() bool { return s != nil && s.conn.GetState() == conne
 func connect(ctx context.Context, d *driver) (*session, error) {
 	var refused atomic.Pointer[error] // of the dial
 	conn, err := grpc.NewClient("passthrough:///csi",
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithIdleTimeout(0), grpc.WithDisableRetry(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithIdleTimeout(0), grpc.WithDisableRetry(), grpc.WithUnaryInterceptor(d.measured),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			c, err := d.dial(ctx, d.socket)
 			if err != nil {

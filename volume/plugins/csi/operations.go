@@ -1,0 +1,63 @@
+package csi
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+)
+
+// Operation is a call of a driver that has ended: a sample of the kubelet's histogram
+// csi_operations_seconds.
+type Operation struct {
+	// Driver is the driver's name. Method is the call's full name, such as
+	// "/csi.v1.Node/NodeStageVolume". Code is the answer's, such as "OK".
+	Driver, Method, Code string
+	Took                 time.Duration
+}
+
+// Subscribe calls f after each call of a driver, until stop is called. f must not block,
+// and may be called concurrently, also once more while stop is called.
+func (p *Plugin) Subscribe(f func(Operation)) (stop func()) {
+	o := &p.drivers.observers
+	key := &f
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.all == nil {
+		o.all = make(map[*func(Operation)]struct{})
+	}
+	o.all[key] = struct{}{}
+	return func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		delete(o.all, key)
+	}
+}
+
+// observers are the subscribers. The zero value has none.
+type observers struct {
+	mu  sync.Mutex
+	all map[*func(Operation)]struct{}
+}
+
+func (o *observers) observe(done Operation) {
+	o.mu.Lock()
+	all := make([]func(Operation), 0, len(o.all))
+	for f := range o.all {
+		all = append(all, *f)
+	}
+	o.mu.Unlock()
+	for _, f := range all {
+		f(done)
+	}
+}
+
+// measured tells of each call of the driver.
+func (d *driver) measured(ctx context.Context, method string, request, response any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	begin := time.Now()
+	err := invoke(ctx, method, request, response, conn, options...)
+	d.observers.observe(Operation{Driver: d.name, Method: method, Code: status.Code(err).String(), Took: time.Since(begin)})
+	return err
+}
