@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -146,6 +147,11 @@ func (c *run) Info() podlife.Info { return c.info }
 
 // Wait waits for the end.
 func (c *run) Wait(ctx context.Context) (podlife.Ended, error) {
+	rotating, stop := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	beside.Go(func() { c.keepLogSmall(rotating) })
+	defer beside.Wait()
+	defer stop()
 	select {
 	case <-c.runtime.ends.of(c.id):
 	case <-ctx.Done():

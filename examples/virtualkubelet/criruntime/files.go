@@ -55,7 +55,12 @@ func (r *Runtime) prepareFiles(pod types.UID, container string, attempt int32) e
 
 // removeRun removes the files of one run.
 func (r *Runtime) removeRun(pod types.UID, container string, attempt int32) error {
-	for _, file := range []string{r.logFile(pod, container, attempt), r.messageFile(pod, container, attempt)} {
+	log := r.logFile(pod, container, attempt)
+	files, err := rotatedLogs(log)
+	if err != nil {
+		return err
+	}
+	for _, file := range append(files, log, r.messageFile(pod, container, attempt)) {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

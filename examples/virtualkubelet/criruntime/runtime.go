@@ -1,6 +1,7 @@
 package criruntime
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -42,7 +43,11 @@ type Config struct {
 	// RootDir is the root directory of the volumes, which may have been a kubelet's: what
 	// that has left there of a pod beside volumes goes with the pod. Empty: nothing does.
 	RootDir string
-	Log     *slog.Logger
+	// LogMaxSize is the size in bytes from which on a log is rotated, and LogMaxFiles how
+	// many files each log has at most, at least 2; 0: the kubelet's 10 MiB and 5.
+	LogMaxSize  int64
+	LogMaxFiles int
+	Log         *slog.Logger
 }
 
 // Runtime is a runtime behind CRI. Its methods are safe for concurrent use.
@@ -75,6 +80,7 @@ func New(ctx context.Context, c Config) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.LogMaxSize, c.LogMaxFiles = cmp.Or(c.LogMaxSize, logMaxSize), max(2, cmp.Or(c.LogMaxFiles, logMaxFiles))
 	r := &Runtime{Config: c, connection: connection, service: cri.NewRuntimeServiceClient(connection), images: cri.NewImageServiceClient(connection)}
 	if err := r.meet(ctx); err != nil {
 		connection.Close()

@@ -331,6 +331,51 @@ func TestSessionsAreHandedOn(t *testing.T) {
 	}
 }
 
+// A log that is rotated is followed in the next file, after its own end. A link in its place
+// is not.
+func TestARotatedLogIsFollowed(t *testing.T) {
+	n, url, client, a := serve(t)
+	log := filepath.Join(n.dir, "main-1.log")
+	line := func(word string) []byte { return []byte("2026-01-01T00:00:01Z stdout F " + word + "\n") }
+	if err := os.WriteFile(log, line("one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := client(a.user("apiserver"))
+	response, err := c.Get(url + "/containerLogs/shop/web/main?follow=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	expect := func(words string) {
+		t.Helper()
+		got := make([]byte, len(words))
+		if _, err := io.ReadFull(response.Body, got); err != nil || string(got) != words {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
+	expect("one\n")
+	if err := os.Rename(log, log+".0"); err != nil {
+		t.Fatal(err)
+	}
+	old, err := os.OpenFile(log+".0", os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := old.Write(line("two")); err != nil || old.Close() != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(log, line("three"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	expect("two\nthree\n")
+	if err := errors.Join(os.Remove(log), os.Symlink(log+".0", log)); err != nil {
+		t.Fatal(err)
+	}
+	if code, says := get(t, c, url+"/containerLogs/shop/web/main"); code != 404 {
+		t.Errorf("a link: %d, %q", code, says)
+	}
+}
+
 // The runtime is on this machine: its sessions go through no proxy.
 func TestSessionsGoThroughNoProxy(t *testing.T) {
 	n, _, _, _ := serve(t)
