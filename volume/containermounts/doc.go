@@ -43,6 +43,7 @@
 // [OCIMounts], [CRIMounts], [DockerMountArgs] and their fellows for devices turn the
 // answer into what runtimes read: the OCI runtime specification, the Kubernetes
 // container runtime interface (CRI), and arguments of docker run.
+// [DockerInspectMounts] shows it as docker inspect would.
 //
 // Their types are made for encoding/json, so that no program needs the modules
 // that define the originals; each says which version it follows. The functions

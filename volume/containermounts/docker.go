@@ -77,16 +77,48 @@ func DockerVolumeArgs(mounts []Mount) ([]string, error) {
 			refused.Reason = "it must be recursively read-only, which -v does not promise; use --mount"
 			return nil, refused
 		}
-		options := []string{string(m.Propagation)}
-		if m.ReadOnly {
-			options = append([]string{"ro"}, options...)
-		}
-		if m.SELinuxRelabel {
-			options = append(options, "z")
-		}
-		args = append(args, "-v", m.Source+":"+m.Destination+":"+strings.Join(options, ","))
+		args = append(args, "-v", m.Source+":"+m.Destination+":"+dockerMode(m))
 	}
 	return args, nil
+}
+
+// dockerMode has the options of -v.
+func dockerMode(m Mount) string {
+	options := []string{string(m.Propagation)}
+	if m.ReadOnly {
+		options = append([]string{"ro"}, options...)
+	}
+	if m.SELinuxRelabel {
+		options = append(options, "z")
+	}
+	return strings.Join(options, ",")
+}
+
+// DockerInspectMount is an element of "Mounts" in what docker inspect prints of a container,
+// which is MountPoint of docker's API. Its JSON has that API's names. Mode has the options of
+// -v. The API does not say whether a mount is recursively read-only.
+type DockerInspectMount struct {
+	Type        string
+	Source      string
+	Destination string
+	Mode        string
+	RW          bool
+	Propagation string
+}
+
+// DockerInspectMounts returns a container's mounts as docker inspect shows those of a
+// container that was started with [DockerVolumeArgs]. An idmapped mount, or one with
+// BindMountOptions, is an *[InexpressibleError].
+func DockerInspectMounts(mounts []Mount) ([]DockerInspectMount, error) {
+	all := make([]DockerInspectMount, 0, len(mounts))
+	for _, m := range mounts {
+		if err := checkDocker("docker inspect", m); err != nil {
+			return nil, err
+		}
+		all = append(all, DockerInspectMount{Type: "bind", Source: m.Source, Destination: m.Destination, Mode: dockerMode(m),
+			RW: !m.ReadOnly, Propagation: string(m.Propagation)})
+	}
+	return all, nil
 }
 
 // checkDocker refuses what docker has no words for in either form.

@@ -91,6 +91,11 @@ func TestGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "docker_volume.json", args)
+	shown, err := containermounts.DockerInspectMounts(mounts())
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "docker_inspect.json", shown)
 	if args, err = containermounts.DockerDeviceArgs(devices()); err != nil {
 		t.Fatal(err)
 	}
@@ -168,6 +173,16 @@ func TestOCIDevices(t *testing.T) {
 	for source, want := range map[string]error{t.TempDir(): unix.ENODEV, link + "-missing": unix.ENOENT} {
 		if _, _, err := containermounts.OCIDevices([]containermounts.Device{{Volume: "v", Source: source}}); !errors.Is(err, want) {
 			t.Errorf("%s: %v", source, err)
+		}
+	}
+}
+
+// What docker cannot do is not shown as if it did.
+func TestDockerInspectRefuses(t *testing.T) {
+	for _, m := range []containermounts.Mount{mapped(), hardened()} {
+		shown, err := containermounts.DockerInspectMounts([]containermounts.Mount{m})
+		if refused, ok := errors.AsType[*containermounts.InexpressibleError](err); !ok || refused.Volume != m.Volume || shown != nil {
+			t.Errorf("%s: %v, %v", m.Volume, shown, err)
 		}
 	}
 }
