@@ -41,6 +41,14 @@ func (h handover) inCluster(ctx context.Context, w io.Writer) error {
 	if err := h.addPod(ctx, "of-kubelet"); err != nil {
 		return err
 	}
+	found, err := h.node.tell(ctx, order{Run: []string{base + "/programs/podvol", "fsck", "--root-dir", kubeletRoot}})
+	if err == nil && found != "" {
+		err = errors.New("it finds something")
+	}
+	if err != nil {
+		return fmt.Errorf("podvol fsck beside the kubelet: %w\n%s", err, found)
+	}
+	fmt.Fprintln(w, "podvol fsck beside the kubelet finds nothing wrong")
 	if err := h.change(ctx, w, "kubelet", "virtualkubelet", takes(), "two"); err != nil {
 		return err
 	}

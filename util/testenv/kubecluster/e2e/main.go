@@ -201,6 +201,9 @@ func prepare(ctx context.Context, o *options) error {
 	if o.DaemonSets {
 		examples = append(examples, "./controller")
 	}
+	if o.Handover {
+		examples = append(examples, "./podvol")
+	}
 	for _, example := range examples {
 		if _, err := output(ctx, "env", "CGO_ENABLED=0", "go", "build", "-C", filepath.Join(module, "examples"), "-o", programs, example); err != nil {
 			return err
