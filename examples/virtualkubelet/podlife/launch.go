@@ -24,7 +24,7 @@ const configError = "CreateContainerConfigError"
 // launch asks podvol anew each time: a sub-path may lead to something else by now.
 func (c *container) launch(pod *v1.Pod) (Container, error) {
 	volumes, runtime, from := c.life.pods.volumes, c.life.pods.Runtime, c.life.pods.env
-	services, err := c.life.pods.servicesFor(c.wanted, pod)
+	services, err := c.life.services(c.wanted, pod)
 	if err != nil {
 		return nil, &StartError{Reason: configError, Err: fmt.Errorf("the services of the pod are not known: %w", err)}
 	}
@@ -41,6 +41,25 @@ func (c *container) launch(pod *v1.Pod) (Container, error) {
 		Groups: volumes.ExtraSupplementalGroups(pod.UID), Target: c.life.idOf(c.target),
 		PullSecrets: func(ctx context.Context) []*v1.Secret { return c.life.pods.pullSecrets(ctx, pod) },
 		Tell:        func(eventType, reason, message string) { c.life.pods.Events.Event(pod, eventType, reason, message) }})
+}
+
+// staticWait is how long the start of a static pod's container waits for the API server.
+const staticWait = 5 * time.Second
+
+// services are those that a container is told of. A static pod does without where the API
+// server does not answer: it may be the API server itself.
+func (l *life) services(ctx context.Context, pod *v1.Pod) ([]v1.Service, error) {
+	if !l.static {
+		return l.pods.servicesFor(ctx, pod)
+	}
+	asking, cancel := context.WithTimeout(ctx, staticWait)
+	defer cancel()
+	services, err := l.pods.servicesFor(asking, pod)
+	if err != nil && ctx.Err() == nil {
+		l.pods.Log.Warn("a static pod is not told of services", "pod", l.name, "error", err)
+		return nil, nil
+	}
+	return services, err
 }
 
 // servicesFor lists the services whose addresses a pod is told. The list comes from the API

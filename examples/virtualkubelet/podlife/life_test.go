@@ -11,6 +11,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 )
@@ -240,6 +241,26 @@ func TestStaticPodEndsWithoutAnAPIServer(t *testing.T) {
 			time.Sleep(time.Minute)
 			if !w.isRemoved(pod.UID) || w.get() != nil {
 				t.Errorf("static %t: with the API server back it is not removed, or %v is left", static, w.get())
+			}
+		})
+	}
+}
+
+// The containers of a static pod start without an API server; those of
+// other pods wait for the services that they are told of.
+func TestStaticPodStartsWithoutAnAPIServer(t *testing.T) {
+	for _, static := range []bool{true, false} {
+		inVirtualTime(t, func(t *testing.T, w *world) {
+			w.api.PrependReactor("*", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return true, nil, errors.New("the API server is away")
+			})
+			pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "uid-web"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}}}
+			if static {
+				pod.Annotations = map[string]string{SourceAnnotation: FromFile}
+			}
+			w.pods.Put(pod)
+			if n := len(w.started()); (n == 1) != static {
+				t.Errorf("static %t: %d containers were started", static, n)
 			}
 		})
 	}
