@@ -129,7 +129,7 @@ func copyLog(ctx context.Context, to io.Writer, file **os.File, o logOptions, en
 		return err
 	}
 	from := bufio.NewReader(*file)
-	var next *os.File // has taken the file's place, whose end may not be read yet
+	var next *os.File               // has taken the file's place, whose end may not be read yet
 	defer func() { next.Close() }() // nil may be closed
 	begun, pending := true, ""
 	for ctx.Err() == nil {
