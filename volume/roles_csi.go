@@ -51,6 +51,31 @@ func PodVolumeName(p VolumePlugin, spec *Spec, podUID types.UID) (string, error)
 	return p.GetVolumeName(spec)
 }
 
+// StagedDevice is a device that may be mounted once for the node.
+type StagedDevice struct {
+	// Spec suffices to name and unmount it. Path is where it is mounted, or is to be; it
+	// may differ from the place that the plugin has for the spec today.
+	Spec *Spec
+	Path string
+}
+
+// StagedFinder is implemented by plugins whose devices leave traces on disk besides their
+// volumes' records. Absent: there are none.
+type StagedFinder interface {
+	VolumePlugin
+	// FindStaged returns the devices with a trace, also those that volumes use. With an
+	// error it returns those that it found all the same.
+	FindStaged(ctx context.Context) ([]StagedDevice, error)
+}
+
+// FindStaged returns the devices that p finds on disk; see [StagedFinder].
+func FindStaged(ctx context.Context, p VolumePlugin) ([]StagedDevice, error) {
+	if c, ok := p.(StagedFinder); ok {
+		return c.FindStaged(ctx)
+	}
+	return nil, nil
+}
+
 // RunningPlugin is implemented by plugins that work beside their volumes, such as by
 // watching for the drivers that register themselves. Absent: the plugin only acts when it
 // is called.

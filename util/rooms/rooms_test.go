@@ -86,7 +86,7 @@ func mayImport() map[string][]string {
 		"volume/volumemanager/internal/oncepod":      {"volume"},
 		"volume/volumemanager/internal/podevents":    {"volume", "volume/internal", "volume/internal/podspec", "volume/mountrecord"},
 		// what a node mounts once for its pods, and not the manager that asks for it
-		"volume/volumemanager/internal/devices":  {"util", "mount", "mount/table", "volume", "volume/selinux", "volume/volumemanager/internal/blockmap", "volume/volumemanager/internal/rootdir", "volume/mountrecord"},
+		"volume/volumemanager/internal/devices":  {"util", "mount", "mount/table", "volume", "volume/internal/work", "volume/selinux", "volume/volumemanager/internal/blockmap", "volume/volumemanager/internal/rootdir", "volume/mountrecord"},
 		"volume/volumemanager/internal/fsck":     {"util", "mount", "mount/table", "volume", "volume/containermounts", "volume/internal", "volume/volumemanager/internal/devices", "volume/volumemanager/internal/rootdir", "volume/lazyunmount", "volume/mountrecord"},
 		"volume/volumemanager/internal/progress": {"util", "volume"},
 		"volume/volumemanager/internal/rootdir":  {"util", "mount", "mount/table", "volume", "volume/mountrecord"},

@@ -164,8 +164,8 @@ func (w *desiredStateOfWorld) withdraw(p *podState, released bool) {
 func (m *Manager) PodsComplete(kept ...types.UID) {
 	m.entries.Lock()
 	defer m.entries.Unlock()
-	m.desired.complete = true
-	m.desired.kept = make(map[types.UID]bool, len(kept))
+	m.devices.PodsComplete()
+	m.desired.complete, m.desired.kept = true, make(map[types.UID]bool, len(kept))
 	for _, uid := range kept {
 		m.desired.kept[uid] = true
 	}

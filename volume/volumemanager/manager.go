@@ -137,6 +137,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.sweepWork(ctx)
 	m.life.Go(func() { mountwatch.Watch(watching, changes, m.mountWatch.lookForVanished) })
 	m.runPlugins(watching)
+	left := devices.LeftConfig{Adopt: m.config.Adopt, RootDir: m.host.RootDir, Plugins: m.config.Plugins, IsKnown: m.recovery.isRecorded, Logger: m.log}
+	m.life.Go(func() { m.devices.UnstageLeft(watching, left) })
 	m.schedule.queue.Start(ctx)
 	<-ctx.Done()
 	m.end()

@@ -34,8 +34,7 @@ func (o *operationExecutor) noteDetached(s *podVolume, was actualVolume, err err
 	if !ok || was.record == nil || detached == was.detached {
 		return
 	}
-	is := was
-	record := *was.record
+	is, record := was, *was.record
 	record.Detached, record.Confirmed = detached.Detachment(time.Now()), nil
 	is.record, is.detached = &record, detached
 	line, err := mountrecord.Encode(&record)

@@ -47,7 +47,8 @@
 // # On disk
 //
 // The directories and the files vol_data.json are the kubelet's, so that a node can
-// change from the kubelet to podvol and back. A vol_data.json is written as a whole. One
+// change from the kubelet to podvol and back. What it has left staged, of which no pod has
+// a directory any more, is found by them ([Plugin.FindStaged]) and unstaged. A vol_data.json is written as a whole. One
 // that is empty or missing does no harm where the volume's spec is known, or where the
 // mount table shows what is mounted.
 package csi

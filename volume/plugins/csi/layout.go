@@ -1,6 +1,7 @@
 package csi
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
@@ -179,4 +181,83 @@ func (d disk) deviceAmong(entries []mount.Entry) (*volData, error) {
 		}
 	}
 	return nil, nil
+}
+
+var _ volume.StagedFinder = (*Plugin)(nil)
+
+// legacyDir holds the devices of kubelets before 1.24, by the names of their PersistentVolumes.
+const legacyDir = "pv"
+
+// FindStaged implements [volume.StagedFinder] by the kubelet's layout: a vol_data.json
+// beside each global mount, and one for each block volume. One that is torn, or is not that
+// of the directory's volume, is an error. Block volumes that are published are left out: their
+// pods must go first.
+func (p *Plugin) FindStaged(context.Context) (found []volume.StagedDevice, err error) {
+	drivers, err := readDirs(p.disk.dir())
+	errs := []error{err}
+	for _, driver := range drivers {
+		volumes, err := readDirs(filepath.Join(p.disk.dir(), driver))
+		errs = append(errs, err)
+		for _, name := range volumes {
+			d, err := p.disk.stagedIn(driver, name)
+			errs = append(errs, err)
+			if d != nil {
+				found = append(found, *d)
+			}
+		}
+	}
+	return found, errors.Join(errs...)
+}
+
+// readDirs lists the directories in one; a missing one has none.
+func readDirs(dir string) (names []string, err error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
+}
+
+// stagedIn is the device of a directory below a driver's, or a like one; nil: there is none.
+func (d disk) stagedIn(driver, name string) (*volume.StagedDevice, error) {
+	if driver == "volumeDevices" {
+		return d.stagedBlock(name)
+	}
+	dir := filepath.Join(d.dir(), driver, name)
+	data, err := readData(dir)
+	if err != nil {
+		return nil, err
+	}
+	place := filepath.Join(dir, globalDir)
+	if data == nil {
+		if there, err := d.isThere(place); err != nil || !there {
+			return nil, err
+		}
+		return nil, unidentified(dir)
+	}
+	specName := name
+	if driver != legacyDir {
+		specName = "pv-" + name[:min(len(name), 16)] // which the data does not tell
+		if own := d.globalMount(&source{driver: data.DriverName, handle: data.VolumeHandle}); own != place {
+			return nil, unidentified(dir)
+		}
+	}
+	return &volume.StagedDevice{Spec: data.spec(specName, v1.PersistentVolumeFilesystem), Path: place}, nil
+}
+
+func (d disk) stagedBlock(name string) (*volume.StagedDevice, error) {
+	data, err := readData(d.blockData(name))
+	if data == nil || err != nil {
+		return nil, err // staging and publish have no data
+	}
+	published, err := os.ReadDir(filepath.Dir(d.blockPublish(name, "any")))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) || len(published) > 0 {
+		return nil, err
+	}
+	return &volume.StagedDevice{Spec: data.spec(name, v1.PersistentVolumeBlock), Path: d.blockStaging(name)}, nil
 }

@@ -5,10 +5,12 @@
 //	table.go   which volumes hold a device, and with which label it is mounted
 //	stage.go   mount it before the first volume, unmount it after the last
 //	attach.go  which devices are reported attached, and in use
+//	left.go    undo what an earlier owner of the root has left mounted
 //
 // A device has no record of its own: it is known from its volumes' records. Each
 // stays until its volume has let go of the device. So whatever crashes when, the
-// next tear-down of the last volume finds the device.
+// next tear-down of the last volume finds the device. What a kubelet has left has no
+// records: its plugin finds it on disk.
 package devices
 
 import (
@@ -71,11 +73,16 @@ type Table struct {
 	attachments map[v1.UniqueVolumeName]*attachment
 	reported    map[v1.UniqueVolumeName]struct{} // in use, in the node's status
 	attached    map[v1.UniqueVolumeName]string   // with the devices' paths; nil until they are reported
+
+	completed chan struct{} // closed by complete
+	complete  func()
 }
 
 // New returns the table of a node whose volumes are not known yet.
 func New(config Config) *Table {
-	return &Table{Config: config, devices: make(map[Key]*device), attachments: make(map[v1.UniqueVolumeName]*attachment)}
+	completed := make(chan struct{})
+	return &Table{Config: config, devices: make(map[Key]*device), attachments: make(map[v1.UniqueVolumeName]*attachment),
+		completed: completed, complete: sync.OnceFunc(func() { close(completed) })}
 }
 
 // device is a device that is mounted for the pods of this node, or may be.
