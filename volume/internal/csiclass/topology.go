@@ -27,6 +27,24 @@ func Affinity(topologies []map[string]string) *v1.VolumeNodeAffinity {
 	return &v1.VolumeNodeAffinity{Required: &selector}
 }
 
+// AddNode lets a volume be used on this node by its name, too, if one of the topologies is
+// the node's: without a cluster no Node has the drivers' labels.
+func AddNode(affinity *v1.VolumeNodeAffinity, topologies []map[string]string, segments map[string]string, node string) {
+	here := func(topology map[string]string) bool {
+		for key, value := range topology {
+			if segments[key] != value {
+				return false
+			}
+		}
+		return len(topology) > 0
+	}
+	if affinity == nil || !slices.ContainsFunc(topologies, here) {
+		return
+	}
+	affinity.Required.NodeSelectorTerms = append(affinity.Required.NodeSelectorTerms, v1.NodeSelectorTerm{MatchExpressions: []v1.NodeSelectorRequirement{
+		{Key: v1.LabelHostname, Operator: v1.NodeSelectorOpIn, Values: []string{node}}}})
+}
+
 // Allows reports whether the terms of a class, or no terms, allow a node with these
 // segments.
 func Allows(terms []v1.TopologySelectorTerm, segments map[string]string) bool {

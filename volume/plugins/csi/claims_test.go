@@ -269,6 +269,23 @@ func TestVolumeIsDeletedWhateverHappens(t *testing.T) {
 	})
 }
 
+// A driver whose volumes are reachable from some places only makes them for this node.
+func TestVolumeOfADriverWithTopology(t *testing.T) {
+	for _, mode := range []storagev1.VolumeBindingMode{storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer} {
+		t.Run(string(mode), func(t *testing.T) {
+			m := newMachine(t, csitest.Config{Topology: map[string]string{"zone": "a"}})
+			class, pod := newClass(), pvbuild.PodOf("data")
+			class.VolumeBindingMode, pod.Spec.NodeName = &mode, "node1"
+			m.apply(class, pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast")), pod)
+			m.idle()
+			if err := m.cluster.Bind(t.Context(), pod); err != nil {
+				t.Fatal(err)
+			}
+			m.wantBound()
+		})
+	}
+}
+
 // A retained volume stays, and so does one whose driver is not there.
 func TestVolumeStays(t *testing.T) {
 	t.Run("Retain", func(t *testing.T) {

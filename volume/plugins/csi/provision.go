@@ -135,7 +135,7 @@ func (m *provisioner) provision(ctx context.Context, selectedNode *v1.Node, allo
 	if made.GetCapacityBytes() > 0 && made.GetCapacityBytes() < r.CapacityRange.GetRequiredBytes() {
 		return nil, m.giveUp(ctx, d, made.VolumeId, r.Secrets, volume.NothingDone(fmt.Errorf("driver %s has made %d bytes of %d", m.driver, made.CapacityBytes, r.CapacityRange.RequiredBytes)))
 	}
-	return m.persistentVolume(made, r.CapacityRange.RequiredBytes), nil
+	return m.persistentVolume(made, r), nil
 }
 
 // codeOf returns the code of a call that was sent.
@@ -221,7 +221,7 @@ func (p *Controller) segmentsOf(ctx context.Context, d *driver) (map[string]stri
 
 // persistentVolume is the volume as external-provisioner writes it. What the controller of
 // claims writes, as the class and the binding, is left to that.
-func (m *provisioner) persistentVolume(made *csi.Volume, required int64) *v1.PersistentVolume {
+func (m *provisioner) persistentVolume(made *csi.Volume, r *csi.CreateVolumeRequest) *v1.PersistentVolume {
 	claim, pv := m.options.PVC, &v1.PersistentVolume{}
 	pv.Name = m.options.PVName
 	pv.Annotations = map[string]string{pvapi.AnnProvisionedBy: m.driver}
@@ -233,7 +233,7 @@ func (m *provisioner) persistentVolume(made *csi.Volume, required int64) *v1.Per
 		attributes = make(map[string]string)
 	}
 	attributes[keyIdentity] = identityOf + m.driver // no time: the volume is the same however often it is asked for
-	pv.Spec.Capacity = v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(max(made.GetCapacityBytes(), required), resource.BinarySI)}
+	pv.Spec.Capacity = v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(max(made.GetCapacityBytes(), r.CapacityRange.RequiredBytes), resource.BinarySI)}
 	pv.Spec.AccessModes = slices.Clone(claim.Spec.AccessModes)
 	pv.Spec.VolumeMode = new(pvapi.VolumeMode(claim.Spec.VolumeMode))
 	pv.Spec.PersistentVolumeReclaimPolicy = m.options.PersistentVolumeReclaimPolicy
@@ -252,5 +252,8 @@ func (m *provisioner) persistentVolume(made *csi.Volume, required int64) *v1.Per
 		topologies = append(topologies, t.GetSegments())
 	}
 	pv.Spec.NodeAffinity = csiclass.Affinity(topologies)
+	for _, here := range r.GetAccessibilityRequirements().GetRequisite() {
+		csiclass.AddNode(pv.Spec.NodeAffinity, topologies, here.GetSegments(), string(m.controller.node.Host.GetNodeName()))
+	}
 	return pv
 }

@@ -100,7 +100,8 @@ func TestProvision(t *testing.T) {
 	wantAnnotations := map[string]string{"pv.kubernetes.io/provisioned-by": driverName,
 		"volume.kubernetes.io/provisioner-deletion-secret-name": "provisioner", "volume.kubernetes.io/provisioner-deletion-secret-namespace": "safe"}
 	wantAffinity := &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{MatchExpressions: []v1.NodeSelectorRequirement{
-		{Key: "rack", Operator: v1.NodeSelectorOpIn, Values: []string{"7"}}, {Key: "zone", Operator: v1.NodeSelectorOpIn, Values: []string{"a"}}}}}}}
+		{Key: "rack", Operator: v1.NodeSelectorOpIn, Values: []string{"7"}}, {Key: "zone", Operator: v1.NodeSelectorOpIn, Values: []string{"a"}}}},
+		{MatchExpressions: []v1.NodeSelectorRequirement{{Key: v1.LabelHostname, Operator: v1.NodeSelectorOpIn, Values: []string{"node1"}}}}}}}
 	if diff := cmp.Diff(wantAnnotations, pv.Annotations) + cmp.Diff(wantAffinity, pv.Spec.NodeAffinity); diff != "" {
 		t.Errorf("the PersistentVolume (-want +got):\n%s", diff)
 	}
