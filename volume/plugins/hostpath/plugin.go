@@ -90,7 +90,8 @@ var (
 // Run implements [volume.RunningPlugin]: it wakes volumes whose missing paths appear. Where
 // the host's files are another's, it knows of none.
 func (p *plugin) Run(ctx context.Context, wake func(source string)) error {
-	p.missing.Run(ctx, table.Of(p.Host.GetMounter()).Subscribe(ctx), wake)
+	host := p.InitHost() // another manager may initialise the plugin meanwhile
+	p.missing.Run(ctx, table.Of(host.GetMounter()).Subscribe(ctx), wake)
 	return nil
 }
 
