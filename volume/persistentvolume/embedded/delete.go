@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
@@ -53,19 +54,37 @@ func refused(ref volume.ObjectRef, op, reason string) error {
 // claim exists, or another kind of object, is [ErrRefused]; a missing one is
 // [volume.ErrNotFound]. Then nothing has changed.
 func (c *Cluster) Delete(ctx context.Context, ref volume.ObjectRef) error {
-	object, err := objects.Live(c.objects).Get(ctx, ref)
-	if err != nil {
-		return err
-	}
-	if err := c.checks().delete(ctx, ref, object); err != nil || object.GetDeletionTimestamp() != nil {
-		return err
-	}
-	if pv, ok := object.(*v1.PersistentVolume); ok {
-		if object, err = c.withStorage(ctx, pv); err != nil {
+	return c.latest(ctx, ref, func(object metav1.Object) error {
+		if err := c.checks().delete(ctx, ref, object); err != nil || object.GetDeletionTimestamp() != nil {
 			return err
 		}
-	}
-	return c.objects.Delete(ctx, ref, objects.Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
+		if pv, ok := object.(*v1.PersistentVolume); ok {
+			var err error
+			if object, err = c.withStorage(ctx, pv); err != nil {
+				return err
+			}
+		}
+		return c.objects.Delete(ctx, ref, objects.Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
+	})
+}
+
+// latest calls f with a stored object, and again where the controller has written it
+// meanwhile. Another object of that name is not the one that the user has meant.
+func (c *Cluster) latest(ctx context.Context, ref volume.ObjectRef, f func(metav1.Object) error) error {
+	var first metav1.Object
+	return retry.Do(ctx, objects.ErrConflict, func() error {
+		object, err := objects.Live(c.objects).Get(ctx, ref)
+		if err != nil {
+			return err
+		}
+		if first == nil {
+			first = object
+		}
+		if object.GetUID() != first.GetUID() {
+			return &volume.ObjectNotFoundError{Ref: ref}
+		}
+		return f(object)
+	})
 }
 
 // Forget deletes a volume that is no claim's, as [Cluster.Delete] does, but
@@ -75,21 +94,19 @@ func (c *Cluster) Delete(ctx context.Context, ref volume.ObjectRef) error {
 // leaves over keeps its data and has reclaim policy Retain.
 func (c *Cluster) Forget(ctx context.Context, name string) error {
 	ref := volume.NewObjectRef(kindVolume, "", name)
-	pv, err := objects.Get[*v1.PersistentVolume](ctx, objects.Live(c.objects), ref)
-	if err != nil {
-		return err
-	}
-	if err := c.checks().delete(ctx, ref, pv); err != nil {
-		return err
-	}
-	next := pv.DeepCopy()
-	next.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimRetain
-	next.Finalizers = slices.DeleteFunc(next.Finalizers, func(f string) bool { return f == deletionFinalizer })
-	object, err := c.objects.Update(ctx, next)
-	if err != nil || object.GetDeletionTimestamp() != nil {
-		return err
-	}
-	return c.objects.Delete(ctx, ref, objects.Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
+	return c.latest(ctx, ref, func(object metav1.Object) error {
+		if err := c.checks().delete(ctx, ref, object); err != nil {
+			return err
+		}
+		next := object.(*v1.PersistentVolume).DeepCopy()
+		next.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimRetain
+		next.Finalizers = slices.DeleteFunc(next.Finalizers, func(f string) bool { return f == deletionFinalizer })
+		kept, err := c.objects.Update(ctx, next)
+		if err != nil || kept.GetDeletionTimestamp() != nil {
+			return err
+		}
+		return c.objects.Delete(ctx, ref, objects.Preconditions{UID: kept.GetUID(), ResourceVersion: kept.GetResourceVersion()})
+	})
 }
 
 func (c *Cluster) checks() Checks {
@@ -112,13 +129,15 @@ func (c *Cluster) withStorage(ctx context.Context, pv *v1.PersistentVolume) (met
 // errors are [Cluster.Delete]'s. A volume that is not released, or whose data is
 // to be deleted or was, even in part, is [ErrRefused].
 func (c *Cluster) Release(ctx context.Context, name string) error {
-	pv, err := c.checks().releasable(ctx, name)
-	if err != nil {
+	return c.latest(ctx, volume.NewObjectRef(kindVolume, "", name), func(metav1.Object) error {
+		pv, err := c.checks().releasable(ctx, name)
+		if err != nil {
+			return err
+		}
+		next := pv.DeepCopy()
+		next.Spec.ClaimRef = nil
+		delete(next.Annotations, "pv.kubernetes.io/bound-by-controller")
+		_, err = c.objects.Update(ctx, next)
 		return err
-	}
-	next := pv.DeepCopy()
-	next.Spec.ClaimRef = nil
-	delete(next.Annotations, "pv.kubernetes.io/bound-by-controller")
-	_, err = c.objects.Update(ctx, next)
-	return err
+	})
 }

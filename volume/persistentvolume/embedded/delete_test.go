@@ -3,6 +3,7 @@ package embedded_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,6 +26,7 @@ type shelf struct {
 	t       *testing.T
 	root    string
 	mounted []embedded.Mounted
+	asked   func() // for what is mounted
 }
 
 const shelfManifest = `
@@ -86,7 +88,12 @@ func (s *shelf) open(only func(volume.ObjectRef) bool, f func(*embedded.Cluster)
 		Dir: filepath.Join(s.root, "podvol", "claims"), NodeName: "edge1", Only: only,
 		Plugins: plugins.All(hostpath.New(hostpath.Config{Provision: hostpath.ProvisionConfig{Bases: []hostpath.Base{hostpath.DefaultBase(s.root)}}})),
 		Host:    volume.Host{RootDir: s.root, Mounter: fake},
-		Mounted: func(context.Context) ([]embedded.Mounted, error) { return s.mounted, nil },
+		Mounted: func(context.Context) ([]embedded.Mounted, error) {
+			if s.asked != nil {
+				s.asked()
+			}
+			return s.mounted, nil
+		},
 	})
 	if err != nil {
 		s.t.Fatal(err)
@@ -307,5 +314,71 @@ func TestForgetAVolume(t *testing.T) {
 	}
 	if err := forget(); !errors.Is(err, volume.ErrNotFound) {
 		t.Errorf("the second time: %v", err)
+	}
+}
+
+// What the controller writes between the look at an object and its deletion does not hinder
+// that. Another object of the name stays.
+func TestDeletionBesideAnotherWriter(t *testing.T) {
+	claim, pv := volume.NewObjectRef("PersistentVolumeClaim", "ops", "data"), volume.NewObjectRef("PersistentVolume", "", "kept")
+	ops := map[string]func(*embedded.Cluster) error{
+		"delete a claim":  func(c *embedded.Cluster) error { return c.Delete(t.Context(), claim) },
+		"delete a volume": func(c *embedded.Cluster) error { return c.Delete(t.Context(), pv) },
+		"forget a volume": func(c *embedded.Cluster) error { return c.Forget(t.Context(), pv.Name) },
+	}
+	for name, op := range ops {
+		ref := pv
+		if name == "delete a claim" {
+			ref = claim
+		}
+		for _, again := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, made anew %v", name, again), func(t *testing.T) {
+				s := newShelf(t)
+				s.delete("PersistentVolumeClaim", "ops", "static", "kept", "waiting")
+				s.delete("PersistentVolumeClaim", "ops", "waiting", "kept", "static")
+				s.open(nil, func(c *embedded.Cluster) {
+					s.asked = func() {
+						s.asked = nil
+						writeBeside(t, c, ref, again)
+					}
+					err := op(c)
+					object, getErr := c.Objects().Get(t.Context(), ref)
+					switch {
+					case again && (!errors.Is(err, volume.ErrNotFound) || getErr != nil || object.GetDeletionTimestamp() != nil):
+						t.Errorf("%v; the new one is %v, %v", err, object, getErr)
+					case !again && (err != nil || getErr == nil && object.GetDeletionTimestamp() == nil):
+						t.Errorf("%v; it is %v", err, object)
+					}
+				})
+			})
+		}
+	}
+}
+
+// writeBeside writes an object, or replaces it by another of its name.
+func writeBeside(t *testing.T, c *embedded.Cluster, ref volume.ObjectRef, again bool) {
+	t.Helper()
+	store := c.Objects().(objects.Writer)
+	object, err := c.Objects().Get(t.Context(), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object.SetAnnotations(map[string]string{"written": "meanwhile"})
+	if again {
+		object.SetFinalizers(nil)
+	}
+	if object, err = store.Update(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+	if !again {
+		return
+	}
+	if err := store.Delete(t.Context(), ref, objects.Preconditions{UID: object.GetUID()}); err != nil {
+		t.Fatal(err)
+	}
+	object.SetUID("another")
+	object.SetResourceVersion("")
+	if _, err := store.Create(t.Context(), object); err != nil {
+		t.Fatal(err)
 	}
 }
