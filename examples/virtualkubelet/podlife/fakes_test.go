@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,6 +31,10 @@ type world struct {
 	exec func(command []string) (code int)
 	// onStart is told of each start.
 	onStart func(*fakeContainer)
+
+	refusal error   // Check's
+	found   []Found // what an earlier agent has started
+	stopped atomic.Int32
 
 	mu         sync.Mutex
 	starts     []*fakeContainer
@@ -101,12 +106,16 @@ func (w *world) started() []*fakeContainer {
 	return append([]*fakeContainer(nil), w.starts...)
 }
 
-func (w *world) Check(*v1.Pod) error                               { return nil }
+func (w *world) Check(*v1.Pod) error                               { return w.refusal }
 func (w *world) Features() containermounts.RuntimeFeatures         { return containermounts.RuntimeFeatures{} }
 func (w *world) StartPod(context.Context, *v1.Pod) (Shared, error) { return Shared{}, nil }
-func (w *world) Found(context.Context, *v1.Pod) ([]Found, error)   { return nil, nil }
-func (w *world) StopPod(context.Context, types.UID) error          { return nil }
-func (w *world) Pods(context.Context) ([]types.UID, error)         { return nil, nil }
+func (w *world) Found(context.Context, *v1.Pod) ([]Found, error)   { return w.found, nil }
+
+func (w *world) StopPod(context.Context, types.UID) error {
+	w.stopped.Add(1)
+	return nil
+}
+func (w *world) Pods(context.Context) ([]types.UID, error) { return nil, nil }
 
 func (w *world) RemovePod(_ context.Context, pod types.UID) error {
 	w.mu.Lock()

@@ -23,6 +23,9 @@ const configError = "CreateContainerConfigError"
 
 // launch asks podvol anew each time: a sub-path may lead to something else by now.
 func (c *container) launch(pod *v1.Pod) (Container, error) {
+	if c.life.unfit != nil {
+		return nil, &StartError{Reason: configError, Err: fmt.Errorf("the pod was taken over, and is none that this node can start: %w", c.life.unfit)}
+	}
 	volumes, runtime, from := c.life.pods.volumes, c.life.pods.Runtime, c.life.pods.env
 	services, err := c.life.services(c.wanted, pod)
 	if err != nil {

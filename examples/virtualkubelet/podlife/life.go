@@ -26,7 +26,7 @@ type life struct {
 	ending       chan struct{} // closed: the pod was deleted
 	beginEnd     func()        // closes it
 
-	refused    error // the pod is not run at all
+	unfit      error // why nothing of the pod is started here; what another agent has started goes on
 	objectGone bool  // Pods.mu: the API server has it no more
 
 	mu         sync.Mutex
@@ -37,6 +37,8 @@ type life struct {
 	shared     *Shared // nil: not yet
 	conditions map[v1.PodConditionType]v1.PodCondition
 	halted     *halt         // why it ends, unless it was deleted
+	refused    error         // the pod is unfit, and nothing of it runs
+	takenOver  bool          // the pod is unfit, and goes on
 	over       bool          // no container runs or ever will
 	finished   bool          // nothing is left
 	deadline   time.Time     // of the containers of a deleted pod
@@ -98,7 +100,7 @@ func (l *life) removeRest(ctx context.Context) bool {
 
 // live returns true when the pod was deleted and none of its containers runs any more.
 func (l *life) live(ctx context.Context) bool {
-	if !l.over && l.refused == nil {
+	if !l.over {
 		stop := l.enforceDeadline()
 		l.work(ctx)
 		stop()
@@ -129,7 +131,7 @@ func (l *life) unmount(ctx context.Context) bool {
 // work runs the pod's containers, and returns when none of them runs any more, or ctx
 // has ended.
 func (l *life) work(ctx context.Context) {
-	if !l.find(ctx) {
+	if !l.find(ctx) || !l.mayGoOn() {
 		return
 	}
 	if l.starting.Err() == nil && !l.prepare() && ctx.Err() != nil {
@@ -137,6 +139,28 @@ func (l *life) work(ctx context.Context) {
 	}
 	keeping := &keeping{life: l, ctx: ctx}
 	keeping.run()
+}
+
+// mayGoOn refuses an unfit pod, unless an earlier agent has left containers of it running:
+// they are the work of their users, and go on until they end.
+func (l *life) mayGoOn() bool {
+	if l.unfit == nil {
+		return true
+	}
+	l.mu.Lock()
+	all := slices.Clone(l.all)
+	l.mu.Unlock()
+	if !slices.ContainsFunc(all, (*container).runsNow) {
+		l.set(func() { l.refused = l.unfit })
+		return false
+	}
+	l.set(func() { l.takenOver = true })
+	pod := l.snapshot()
+	l.pods.Events.Eventf(pod, v1.EventTypeWarning, "FailedTakeOver", "What runs of the pod goes on, but none of its containers is started here: %v", l.unfit)
+	if err := l.pods.volumes.PutPod(pod); err != nil {
+		l.pods.Log.Warn("the volumes of a pod that goes on are not kept", "pod", l.name, "error", err)
+	}
+	return true
 }
 
 // find takes over what an earlier agent has started.
@@ -256,7 +280,7 @@ func (l *life) update(pod *v1.Pod) bool {
 	})
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !l.over && l.refused == nil && l.starting.Err() == nil
+	return !l.over && (l.unfit == nil || l.takenOver) && l.starting.Err() == nil
 }
 
 // volumeChanged is told of every attempt at one of the pod's volumes.

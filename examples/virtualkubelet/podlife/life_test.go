@@ -54,6 +54,38 @@ func TestNoLifeBeginsAfterWait(t *testing.T) {
 	})
 }
 
+// A pod that asks for what the runtime does not offer is refused. Where an earlier agent has
+// left it running, it goes on, and what of it ends is not started again.
+func TestUnfitPods(t *testing.T) {
+	refusal := errors.New("the runtime has no such thing")
+	t.Run("new", func(t *testing.T) {
+		inVirtualTime(t, func(t *testing.T, w *world) {
+			w.refusal = refusal
+			w.put(func(*v1.Pod) {})
+			if s := w.get().Status; s.Phase != v1.PodFailed || s.Message != refusal.Error() || len(w.started()) > 0 {
+				t.Errorf("%d were started; %v", len(w.started()), s.String())
+			}
+		})
+	})
+	t.Run("running", func(t *testing.T) {
+		inVirtualTime(t, func(t *testing.T, w *world) {
+			left := &fakeContainer{world: w, name: "main", ended: make(chan Ended, 10), gone: make(chan struct{}), info: Info{ID: "fake://left", Started: time.Now()}}
+			w.refusal, w.found = refusal, []Found{{Name: "main", Info: left.info, Runs: left}}
+			w.put(func(*v1.Pod) {})
+			time.Sleep(time.Hour)
+			if s := w.get().Status; s.Phase != v1.PodRunning || w.stopped.Load() > 0 {
+				t.Errorf("stopped %d times; %v", w.stopped.Load(), s.String())
+			}
+			left.end(1)
+			time.Sleep(time.Hour)
+			s := w.only()
+			if len(w.started()) > 0 || s.State.Waiting == nil || s.State.Waiting.Reason != configError || !strings.Contains(s.State.Waiting.Message, refusal.Error()) {
+				t.Errorf("%d were started; %v", len(w.started()), s.String())
+			}
+		})
+	})
+}
+
 // The first restart comes at once, the next after 10 s, and each further pause is twice as
 // long, up to five minutes.
 func TestRestartsBackOff(t *testing.T) {

@@ -103,9 +103,9 @@ func (p *Pods) Put(pod *v1.Pod) {
 		l = newLife(p, pod)
 		p.lives.Store(pod.UID, l)
 		if !isOver(pod) && pod.DeletionTimestamp == nil {
-			l.refused = p.Runtime.Check(pod)
-			if l.refused == nil {
-				l.refused = p.volumes.PutPod(pod)
+			l.unfit = p.Runtime.Check(pod)
+			if l.unfit == nil {
+				l.unfit = p.volumes.PutPod(pod)
 			}
 		}
 		if pod.DeletionTimestamp != nil {
