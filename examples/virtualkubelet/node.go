@@ -76,7 +76,7 @@ func run(ctx context.Context, c config) error {
 	if err := os.MkdirAll(c.dir, 0o750); err != nil {
 		return err
 	}
-	runtime, closeRuntime, err := newRuntime(ctx, c)
+	runtime, closeRuntime, err := newRuntime(ctx, c, events)
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func run(ctx context.Context, c config) error {
 }
 
 // newRuntime is what runs the containers.
-func newRuntime(ctx context.Context, c config) (r podlife.Runtime, closed func() error, err error) {
+func newRuntime(ctx context.Context, c config, events record.EventRecorder) (r podlife.Runtime, closed func() error, err error) {
 	nothing := func() error { return nil }
 	switch {
 	case c.hold:
@@ -130,7 +130,8 @@ func newRuntime(ctx context.Context, c config) (r podlife.Runtime, closed func()
 	}
 	behind, err := criruntime.New(ctx, criruntime.Config{Endpoint: c.endpoint, Node: c.name, Dir: filepath.Join(c.dir, "containers"),
 		HostNetwork: c.hostNetwork, ClusterDNS: c.clusterDNS, ClusterDomain: c.clusterDomain,
-		CgroupDriver: c.cgroupDriver, Adopt: c.adopt, RootDir: c.root(), Log: c.log})
+		CgroupDriver: c.cgroupDriver, Adopt: c.adopt, RootDir: c.root(), Log: c.log,
+		Tell: func(pod *v1.Pod, eventType, reason, message string) { events.Event(pod, eventType, reason, message) }})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -20,6 +20,10 @@ func (r *Runtime) Check(pod *v1.Pod) error {
 		return refuse("supplementalGroupsPolicy: Strict is not known to its container runtime")
 	case s.RuntimeClassName != nil && *s.RuntimeClassName != "":
 		return refuse("runtimeClassName: runtime classes are not resolved")
+	case s.HostnameOverride != nil:
+		return refuse("hostnameOverride: pods have the names of hostname and subdomain only")
+	case s.Resources != nil:
+		return refuse("resources: limits of a pod as a whole are not set")
 	case len(s.ResourceClaims) > 0:
 		return refuse("resourceClaims: devices are not prepared")
 	case s.OS != nil && s.OS.Name != v1.Linux:
@@ -29,18 +33,30 @@ func (r *Runtime) Check(pod *v1.Pod) error {
 	}
 	for _, list := range [][]v1.Container{s.InitContainers, s.Containers} {
 		for i := range list {
-			c := &list[i]
-			if len(c.RestartPolicyRules) > 0 {
-				return refuse(fmt.Sprintf("container %s: restartPolicyRules are not followed", c.Name))
-			}
-			for name := range c.Resources.Limits {
-				if strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) {
-					return refuse(fmt.Sprintf("container %s: hugepages are not limited", c.Name))
-				}
+			if why := refusal(&list[i]); why != "" {
+				return refuse(fmt.Sprintf("container %s: %s", list[i].Name, why))
 			}
 		}
 	}
 	return nil
+}
+
+// refusal says what of a container is refused; empty: nothing.
+func refusal(c *v1.Container) string {
+	if len(c.RestartPolicyRules) > 0 {
+		return "restartPolicyRules are not followed"
+	}
+	if _, err := stopSignal(c); err != nil {
+		return err.Error()
+	}
+	for _, list := range []v1.ResourceList{c.Resources.Limits, c.Resources.Requests} {
+		for name := range list {
+			if strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) {
+				return "hugepages are not limited"
+			}
+		}
+	}
+	return ""
 }
 
 func (r *Runtime) hasNodesNetwork(pod *v1.Pod) bool { return r.HostNetwork || pod.Spec.HostNetwork }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -18,6 +19,10 @@ func (r *Runtime) containerConfig(l podlife.Launch, image *cri.Image) (*cri.Cont
 	if err != nil {
 		return nil, err
 	}
+	signal, err := stopSignal(l.Spec)
+	if err != nil {
+		return nil, err
+	}
 	c := l.Spec
 	config := &cri.ContainerConfig{
 		Metadata: &cri.ContainerMetadata{Name: c.Name, Attempt: uint32(l.Attempt)},
@@ -26,7 +31,7 @@ func (r *Runtime) containerConfig(l podlife.Launch, image *cri.Image) (*cri.Cont
 		Labels: map[string]string{podNameLabel: l.Pod.Name, podNamespaceLabel: l.Pod.Namespace, podUIDLabel: string(l.Pod.UID),
 			containerNameLabel: c.Name, nodeLabel: r.Node},
 		Annotations: containerAnnotations(l),
-		LogPath:     logPath(c.Name, l.Attempt), Stdin: c.Stdin, StdinOnce: c.StdinOnce, Tty: c.TTY,
+		LogPath:     logPath(c.Name, l.Attempt), Stdin: c.Stdin, StdinOnce: c.StdinOnce, Tty: c.TTY, StopSignal: signal,
 		Linux: &cri.LinuxContainerConfig{SecurityContext: security, Resources: resources(l.Pod, c)},
 	}
 	for _, v := range l.Env.EnvVars() {
@@ -40,6 +45,19 @@ func (r *Runtime) containerConfig(l podlife.Launch, image *cri.Image) (*cri.Cont
 	}
 	config.Mounts = append(config.Mounts, r.ownMounts(l)...)
 	return config, nil
+}
+
+// stopSignal is the signal that stops a container; RUNTIME_DEFAULT: the image's.
+func stopSignal(c *v1.Container) (cri.Signal, error) {
+	if c.Lifecycle == nil || c.Lifecycle.StopSignal == nil {
+		return cri.Signal_RUNTIME_DEFAULT, nil
+	}
+	name := string(*c.Lifecycle.StopSignal)
+	number := cri.Signal_value[strings.NewReplacer("+", "PLUS", "-", "MINUS").Replace(name)] // of SIGRTMIN+1
+	if number == 0 {
+		return 0, fmt.Errorf("lifecycle.stopSignal: the container runtime interface has no signal %s", name)
+	}
+	return cri.Signal(number), nil
 }
 
 // mountsOf says a container's volumes in the words of CRI. What it cannot say is refused.

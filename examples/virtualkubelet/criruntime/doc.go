@@ -12,7 +12,11 @@
 //
 // Check refuses by name what the runtime does not offer, or this package does not say:
 // user namespaces, strict supplemental groups where the runtime does not know them,
-// runtime classes, restart rules, pod-level resources, claims of devices, and hugepages.
+// runtime classes, restart rules, hostnameOverride, pod-level resources, claims of devices,
+// hugepages, pods of another operating system, and stop signals that CRI has no name for.
 // Recursively read-only mounts are refused by volumemanager.ContainerMounts, which is told
 // what the runtime can do. A pod with a network of its own needs a runtime that has one.
+//
+// A pod that asks for the cluster's name server, where Config.ClusterDNS is empty, gets the
+// node's instead, and StartPod sends the event MissingClusterDNS, as a kubelet does.
 package criruntime

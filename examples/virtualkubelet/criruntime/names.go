@@ -37,14 +37,19 @@ func (r *Runtime) names(pod *v1.Pod) []string {
 	return []string{strings.Join([]string{short, pod.Spec.Subdomain, pod.Namespace, "svc", r.ClusterDomain}, "."), short}
 }
 
+// wantsClusterDNS says whether the pod is to ask the cluster's name server.
+func wantsClusterDNS(pod *v1.Pod) bool {
+	policy := pod.Spec.DNSPolicy
+	return policy == v1.DNSClusterFirst && !pod.Spec.HostNetwork || policy == v1.DNSClusterFirstWithHostNet
+}
+
 // dns is the pod's resolv.conf; nil: the node's.
 func (r *Runtime) dns(pod *v1.Pod) *cri.DNSConfig {
-	policy := pod.Spec.DNSPolicy
 	var config *cri.DNSConfig
 	switch {
-	case policy == v1.DNSNone:
+	case pod.Spec.DNSPolicy == v1.DNSNone:
 		config = &cri.DNSConfig{}
-	case len(r.ClusterDNS) > 0 && (policy == v1.DNSClusterFirst && !pod.Spec.HostNetwork || policy == v1.DNSClusterFirstWithHostNet):
+	case len(r.ClusterDNS) > 0 && wantsClusterDNS(pod):
 		config = &cri.DNSConfig{Servers: slices.Clone(r.ClusterDNS), Options: []string{"ndots:5"}}
 		if r.ClusterDomain != "" {
 			config.Searches = []string{pod.Namespace + ".svc." + r.ClusterDomain, "svc." + r.ClusterDomain, r.ClusterDomain}

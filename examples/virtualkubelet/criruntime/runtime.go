@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -48,6 +49,8 @@ type Config struct {
 	LogMaxSize  int64
 	LogMaxFiles int
 	Log         *slog.Logger
+	// Tell sends an event about a pod; nil: none is sent.
+	Tell func(pod *v1.Pod, eventType, reason, message string)
 }
 
 // Runtime is a runtime behind CRI. Its methods are safe for concurrent use.

@@ -16,8 +16,12 @@ import (
 	"github.com/podvol/podvol/examples/virtualkubelet/podlife"
 )
 
-// StartPod returns the pod's sandbox, and makes one where none is ready.
+// StartPod returns the pod's sandbox, and makes one where none is ready. It tells of a pod
+// that asks for the cluster's name server, and gets the node's.
 func (r *Runtime) StartPod(ctx context.Context, pod *v1.Pod) (podlife.Shared, error) {
+	if r.Tell != nil && wantsClusterDNS(pod) && len(r.ClusterDNS) == 0 {
+		r.Tell(pod, v1.EventTypeWarning, "MissingClusterDNS", fmt.Sprintf("the node was given no address of the cluster's name server (--cluster-dns): dnsPolicy %s has the node's name servers, as Default has", pod.Spec.DNSPolicy))
+	}
 	_, shared, err := r.ensureSandbox(ctx, pod)
 	return shared, err
 }
