@@ -32,6 +32,9 @@ func readAdopted(file string, running map[types.NamespacedName]types.UID) (*adop
 	if err == nil {
 		err = json.Unmarshal(text, &a.known)
 	}
+	for _, taken := range a.known {
+		maps.DeleteFunc(a.running, func(_ types.NamespacedName, uid types.UID) bool { return uid == taken })
+	}
 	return a, err
 }
 

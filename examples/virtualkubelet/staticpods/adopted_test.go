@@ -12,7 +12,8 @@ import (
 // restart. Another version of the manifest is another pod.
 func TestAdoptedUIDs(t *testing.T) {
 	file, web := filepath.Join(t.TempDir(), "adopted"), types.NamespacedName{Namespace: "shop", Name: "web-node1"}
-	for i, running := range []map[types.NamespacedName]types.UID{{web: "kubelets"}, nil} {
+	running := map[types.NamespacedName]types.UID{web: "kubelets"}
+	for i, running := range []map[types.NamespacedName]types.UID{running, running, nil} {
 		a, err := readAdopted(file, running)
 		if err != nil {
 			t.Fatal(err)
