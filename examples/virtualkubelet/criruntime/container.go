@@ -107,7 +107,7 @@ func (r *Runtime) Found(ctx context.Context, pod *v1.Pod) (found []podlife.Found
 		if s.GetState() == cri.ContainerState_CONTAINER_RUNNING {
 			f.Runs = it
 		} else {
-			ended := it.endOf(s)
+			ended := it.endOf(ctx, s)
 			f.Ended = &ended
 		}
 		found = append(found, f)
@@ -164,7 +164,7 @@ func (c *run) Wait(ctx context.Context) (podlife.Ended, error) {
 		case isNotFound(err):
 			return podlife.Ended{}, errors.New("the container is gone from its runtime")
 		case err == nil:
-			return c.endOf(answer.GetStatus()), nil
+			return c.endOf(ctx, answer.GetStatus()), nil
 		}
 		timer := time.NewTimer(time.Second)
 		select {
@@ -177,8 +177,8 @@ func (c *run) Wait(ctx context.Context) (podlife.Ended, error) {
 }
 
 // endOf says how a run has ended.
-func (c *run) endOf(s *cri.ContainerStatus) podlife.Ended {
-	return podlife.Ended{Code: int(s.GetExitCode()), Reason: s.GetReason(), Message: c.lastWords(s),
+func (c *run) endOf(ctx context.Context, s *cri.ContainerStatus) podlife.Ended {
+	return podlife.Ended{Code: int(s.GetExitCode()), Reason: s.GetReason(), Message: c.lastWords(ctx, s),
 		Started: time.Unix(0, s.GetStartedAt()), Finished: time.Unix(0, s.GetFinishedAt())}
 }
 

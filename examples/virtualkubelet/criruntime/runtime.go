@@ -17,6 +17,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/podvol/podvol/examples/virtualkubelet/podlife"
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume/containermounts"
 )
@@ -63,6 +64,7 @@ type Runtime struct {
 	has        features
 	pods       keylock.Map[types.UID]
 	ends       *ends
+	reads      blockingcall.Group[string] // of files, which may be on a server
 }
 
 var _ podlife.Runtime = (*Runtime)(nil)
