@@ -69,18 +69,35 @@ func (r *Runtime) removeRun(pod types.UID, container string, attempt int32) erro
 }
 
 // removeFiles removes a pod's directory, which has two levels.
-func (r *Runtime) removeFiles(pod types.UID) (err error) {
-	dir := r.podDir(pod)
-	for _, pattern := range []string{"*/*", "*", ""} {
-		files, bad := filepath.Glob(filepath.Join(dir, pattern))
-		err = errors.Join(err, bad)
-		for _, file := range files {
-			if gone := os.Remove(file); !errors.Is(gone, fs.ErrNotExist) {
-				err = errors.Join(err, gone)
-			}
+func (r *Runtime) removeFiles(pod types.UID) error { return removeLevels(r.podDir(pod), 2) }
+
+// removeLevels removes a file or a directory that has so many levels. One that has more is
+// not empty in the end, and is an error.
+func removeLevels(path string, levels int) (err error) {
+	if info, bad := os.Lstat(path); levels > 0 && bad == nil && info.IsDir() {
+		var all []string
+		all, err = entriesOf(path)
+		for _, file := range all {
+			err = errors.Join(err, removeLevels(file, levels-1))
 		}
 	}
+	if gone := os.Remove(path); !errors.Is(gone, fs.ErrNotExist) {
+		err = errors.Join(err, gone)
+	}
 	return err
+}
+
+// entriesOf are the paths of what is in a directory, in the order of their names; of one that
+// is not there, none. Unlike a pattern, the directory may have any name.
+func entriesOf(dir string) (all []string, err error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		all = append(all, filepath.Join(dir, e.Name()))
+	}
+	return all, err
 }
 
 func (r *Runtime) podsWithFiles() (pods []types.UID, err error) {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -113,14 +114,14 @@ func (r *Runtime) cgroupParent(pod *v1.Pod) string {
 	case cgroupfs:
 		return path.Join("/kubepods", class, "pod"+string(pod.UID))
 	case systemd:
-		parent, slices := "kubepods", "/kubepods.slice"
+		parent, slice := "kubepods", "/kubepods.slice"
 		for _, part := range []string{class, "pod" + strings.ReplaceAll(string(pod.UID), "-", "_")} {
 			if part != "" {
 				parent += "-" + part
-				slices += "/" + parent + ".slice"
+				slice += "/" + parent + ".slice"
 			}
 		}
-		return slices
+		return slice
 	}
 	return "" // the runtime's own
 }
@@ -134,42 +135,46 @@ const (
 // kubeletLog is where a run has written what it prints, if a kubelet has started its pod;
 // empty: it has not.
 func kubeletLog(pod types.UID, container string, attempt int32) string {
-	found, _ := filepath.Glob(filepath.Join(kubeletLogs, "*_"+string(pod), logPath(container, attempt)))
-	if len(found) == 0 {
-		return ""
+	dirs, _ := entriesWith(kubeletLogs, "_"+string(pod))
+	for _, dir := range dirs {
+		log := filepath.Join(dir, logPath(container, attempt))
+		if _, err := os.Lstat(log); err == nil {
+			return log
+		}
 	}
-	return found[0]
+	return ""
+}
+
+// entriesWith are the paths of what is in a directory and has a name that ends so.
+func entriesWith(dir, suffix string) ([]string, error) {
+	all, err := entriesOf(dir)
+	return slices.DeleteFunc(all, func(file string) bool { return !strings.HasSuffix(file, suffix) }), err
 }
 
 // removeKubelets removes what a kubelet, or the runtime for it, has left of a pod beside
 // its volumes: logs, its hosts file, last words and cgroups. Containers are the pod's.
 func (r *Runtime) removeKubelets(pod types.UID, containers []*cri.Container) error {
-	var all error
-	remove := func(patterns ...string) {
-		for _, pattern := range patterns {
-			found, bad := filepath.Glob(pattern)
-			all = errors.Join(all, bad)
-			for _, file := range found {
-				if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) {
-					all = errors.Join(all, err)
-				}
-			}
+	logs, all := entriesWith(kubeletLogs, "_"+string(pod))
+	links, err := entriesOf(kubeletLinks)
+	all = errors.Join(all, err)
+	for _, link := range links {
+		if slices.ContainsFunc(containers, func(c *cri.Container) bool { return strings.HasSuffix(link, "-"+c.Id+".log") }) {
+			all = errors.Join(all, removeLevels(link, 0))
 		}
 	}
-	for _, c := range containers {
-		remove(filepath.Join(kubeletLinks, "*-"+c.Id+".log"))
+	for _, dir := range logs {
+		all = errors.Join(all, removeLevels(dir, 2))
 	}
-	logs := filepath.Join(kubeletLogs, "*_"+string(pod))
-	remove(logs+"/*/*", logs+"/*", logs)
 	if r.RootDir != "" {
 		dir := filepath.Join(r.RootDir, "pods", string(pod))
-		remove(dir+"/etc-hosts", dir+"/containers/*/*", dir+"/containers/*", dir+"/containers")
-		for _, empty := range []string{"volumes/*", "volumes", "plugins/*", "plugins", "volume-subpaths", ""} {
-			found, _ := filepath.Glob(filepath.Join(dir, empty))
-			for _, dir := range found {
-				_ = os.Remove(dir) // the volume manager's, while anything is in it
+		all = errors.Join(all, removeLevels(filepath.Join(dir, "etc-hosts"), 0), removeLevels(filepath.Join(dir, "containers"), 2))
+		for _, empty := range []string{"volumes", "plugins", "volume-subpaths"} {
+			inner, _ := entriesOf(filepath.Join(dir, empty))
+			for _, path := range append(inner, filepath.Join(dir, empty)) {
+				_ = os.Remove(path) // the volume manager's, while anything is in it
 			}
 		}
+		_ = os.Remove(dir) // likewise
 	}
 	if r.CgroupDriver == cgroupfs { // systemd removes its empty slices
 		all = errors.Join(all, removeCgroups(cgroups, pod))
