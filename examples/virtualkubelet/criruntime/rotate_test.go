@@ -24,6 +24,7 @@ type reopener struct {
 
 	mu      sync.Mutex
 	fails   error
+	lost    error // of an answer: the runtime does what it is told
 	reopens int
 }
 
@@ -40,14 +41,14 @@ func (r *reopener) count() int {
 	return r.reopens
 }
 
-func (r *reopener) ReopenContainerLog(_ context.Context, request *cri.ReopenContainerLogRequest, _ ...grpc.CallOption) (*cri.ReopenContainerLogResponse, error) {
+func (r *reopener) ReopenContainerLog(ctx context.Context, request *cri.ReopenContainerLogRequest, _ ...grpc.CallOption) (*cri.ReopenContainerLogResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.fails != nil {
-		return nil, r.fails
+	if r.fails != nil || ctx.Err() != nil {
+		return nil, errors.Join(r.fails, ctx.Err())
 	}
 	r.reopens++
-	return &cri.ReopenContainerLogResponse{}, os.WriteFile(r.log, nil, 0o600)
+	return &cri.ReopenContainerLogResponse{}, errors.Join(os.WriteFile(r.log, []byte("new"), 0o600), r.lost)
 }
 
 // A log keeps its size, and so many files; the newest part has its name.
@@ -102,4 +103,87 @@ func TestLogsAreRotated(t *testing.T) {
 			t.Errorf("left of the run: %s", strings.Join(left, " "))
 		}
 	})
+}
+
+// rotating is a run with a log of some text, whose directory has a name that is a pattern.
+func rotating(t *testing.T, text string) (*run, *reopener) {
+	t.Helper()
+	r := &Runtime{Config: Config{Dir: filepath.Join(t.TempDir(), "node[1]"), LogMaxSize: 10, LogMaxFiles: 2, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}}
+	if err := r.prepareFiles("uid", "main", 0); err != nil {
+		t.Fatal(err)
+	}
+	service := &reopener{log: r.LogFile("uid", "main", 0)}
+	r.service = service
+	if err := os.WriteFile(service.log, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return &run{runtime: r, pod: "uid", id: "id", spec: &v1.Container{Name: "main"}}, service
+}
+
+// An agent that was killed has given the log another name, and the runtime was not told.
+func TestALogIsBegunAfterAKill(t *testing.T) {
+	c, service := rotating(t, "a long line")
+	if err := os.Rename(service.log, service.log+".20260101-000000.000000000"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(service.log+".20250101-000000.000000000", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := c.rotateLog(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if service.count() != 1 {
+		t.Errorf("the runtime was told %d times", service.count())
+	}
+	if left, err := rotatedLogs(service.log); err != nil || len(left) != 1 || left[0] != service.log+".20260101-000000.000000000" {
+		t.Errorf("left are %q, %v", left, err)
+	}
+}
+
+// The runtime has begun a new log, and its answer is lost: the new log keeps its name, and
+// the old one is kept too.
+func TestANewLogIsKeptWhereTheAnswerIsLost(t *testing.T) {
+	c, service := rotating(t, "a long line")
+	service.lost = errors.New("the connection is closed")
+	if err := c.rotateLog(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	rotated, err := rotatedLogs(service.log)
+	if err != nil || len(rotated) != 1 {
+		t.Fatalf("rotated are %q, %v", rotated, err)
+	}
+	for file, want := range map[string]string{service.log: "new", rotated[0]: "a long line"} {
+		if got, err := os.ReadFile(file); err != nil || string(got) != want {
+			t.Errorf("%s has %q, %v; want %q", file, got, err, want)
+		}
+	}
+}
+
+// The runtime is told of a log with another name also where the agent ends just then.
+func TestTheRuntimeIsToldWhereTheAgentEnds(t *testing.T) {
+	c, service := rotating(t, "a long line")
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := c.rotateLog(ctx); err != nil || service.count() != 1 {
+		t.Errorf("told %d times, %v", service.count(), err)
+	}
+}
+
+// The files of a run are found also where the name of the directory is a pattern.
+func TestFilesInADirectoryNamedLikeAPattern(t *testing.T) {
+	c, service := rotating(t, "a long line")
+	if err := c.rotateLog(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if rotated, err := rotatedLogs(service.log); err != nil || len(rotated) != 1 {
+		t.Errorf("rotated are %q, %v", rotated, err)
+	}
+	if err := c.runtime.removeFiles("uid"); err != nil {
+		t.Fatal(err)
+	}
+	if pods, err := c.runtime.podsWithFiles(); err != nil || len(pods) != 0 {
+		t.Errorf("files are left of %v, %v", pods, err)
+	}
 }
