@@ -37,7 +37,7 @@ func credentialsFor(image string, secrets []*v1.Secret) (all []*cri.AuthConfig) 
 	for _, secret := range secrets {
 		for key, l := range loginsOf(secret) {
 			place := placeOfKey(key)
-			if auth := l.config(place.host); auth != nil && place.covers(of) {
+			if auth := l.config(); auth != nil && place.covers(of) {
 				found = append(found, match{place, auth})
 			}
 		}
@@ -70,8 +70,10 @@ func loginsOf(secret *v1.Secret) map[string]login {
 	return nil
 }
 
-// config is the login in the words of CRI; nil: there is none.
-func (l login) config(host string) *cri.AuthConfig {
+// config is the login in the words of CRI; nil: there is none. Like a kubelet's it names no
+// server: containerd takes it for none where its own name of the registry is another one,
+// such as registry-1.docker.io or a mirror's.
+func (l login) config() *cri.AuthConfig {
 	user, password := l.Username, l.Password
 	if both, err := base64.StdEncoding.DecodeString(l.Auth); err == nil && user == "" && l.Auth != "" {
 		user, password, _ = strings.Cut(string(both), ":")
@@ -80,7 +82,7 @@ func (l login) config(host string) *cri.AuthConfig {
 	if user == "" && l.IdentityToken == "" && l.RegistryToken == "" {
 		return nil
 	}
-	return &cri.AuthConfig{Username: user, Password: password, ServerAddress: host, IdentityToken: l.IdentityToken, RegistryToken: l.RegistryToken}
+	return &cri.AuthConfig{Username: user, Password: password, IdentityToken: l.IdentityToken, RegistryToken: l.RegistryToken}
 }
 
 // registryPlace is a registry, or a part of one.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -55,6 +56,46 @@ func TestCredentials(t *testing.T) {
 	}
 	if auth := credentialsFor("r.example/app", []*v1.Secret{configJSON(`{"auths":{"r.example":{"auth":"YTpiOmM="}}}`)})[0]; auth.Password != "b:c" {
 		t.Errorf("the password is %q", auth.Password)
+	}
+}
+
+// userAt is the user as whom containerd pulls from a host: nobody where the credentials
+// name a server, by a URL, that is another one.
+func userAt(t *testing.T, host string, auth *cri.AuthConfig) string {
+	t.Helper()
+	if auth.ServerAddress == "" {
+		return auth.Username
+	}
+	server, err := url.Parse(auth.ServerAddress)
+	if err != nil {
+		t.Errorf("containerd refuses the server's address: %v", err)
+		return ""
+	}
+	if server.Host != host {
+		return ""
+	}
+	return auth.Username
+}
+
+// Containerd uses the credentials, by whatever key they were found.
+func TestCredentialsWithContainerd(t *testing.T) {
+	for _, test := range []struct{ key, image, host string }{
+		{"registry.example.com", "registry.example.com/app", "registry.example.com"},
+		{"https://registry.example.com/v2/", "registry.example.com/app", "registry.example.com"},
+		{"host:5000", "host:5000/app", "host:5000"},
+		{"127.0.0.1:5000", "127.0.0.1:5000/app", "127.0.0.1:5000"},
+		{"docker.io", "app", "registry-1.docker.io"},
+		{"https://index.docker.io/v1/", "docker.io/team/app", "registry-1.docker.io"},
+		{"*.example.com", "eu.example.com/app", "eu.example.com"},
+	} {
+		found := credentialsFor(test.image, []*v1.Secret{configJSON(`{"auths":{"` + test.key + `":{"username":"a","password":"secret"}}}`)})
+		if len(found) != 1 {
+			t.Errorf("%s for %s: %d credentials", test.key, test.image, len(found))
+			continue
+		}
+		if user := userAt(t, test.host, found[0]); user != "a" {
+			t.Errorf("%s for %s: containerd pulls as %q", test.key, test.image, user)
+		}
 	}
 }
 
