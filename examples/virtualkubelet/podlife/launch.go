@@ -46,23 +46,28 @@ func (c *container) launch(pod *v1.Pod) (Container, error) {
 		Tell:        func(eventType, reason, message string) { c.life.pods.Events.Event(pod, eventType, reason, message) }})
 }
 
-// staticWait is how long the start of a static pod's container waits for the API server.
-const staticWait = 5 * time.Second
+// servicesWait is how long the start of a container waits for the API server.
+const servicesWait = 5 * time.Second
 
-// services are those that a container is told of. A static pod does without where the API
-// server does not answer: it may be the API server itself.
+// services are those that a container is told of. Where the API server does not answer they
+// are the last ones that the pod was told of, so that what has run is started again. A static
+// pod does also without any: it may be the API server itself. Another pod waits, as with a
+// kubelet that has not read the services yet.
 func (l *life) services(ctx context.Context, pod *v1.Pod) ([]v1.Service, error) {
-	if !l.static {
-		return l.pods.servicesFor(ctx, pod)
-	}
-	asking, cancel := context.WithTimeout(ctx, staticWait)
+	asking, cancel := context.WithTimeout(ctx, servicesWait)
 	defer cancel()
 	services, err := l.pods.servicesFor(asking, pod)
-	if err != nil && ctx.Err() == nil {
-		l.pods.Log.Warn("a static pod is not told of services", "pod", l.name, "error", err)
-		return nil, nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil {
+		l.lastServices, l.hasServices = services, true
+		return services, nil
 	}
-	return services, err
+	if ctx.Err() != nil || !l.hasServices && !l.static {
+		return nil, err
+	}
+	l.pods.Log.Warn("a pod is told of the services that were known before", "pod", l.name, "error", err)
+	return l.lastServices, nil
 }
 
 // servicesFor lists the services whose addresses a pod is told. The list comes from the API

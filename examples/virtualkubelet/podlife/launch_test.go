@@ -3,12 +3,15 @@ package podlife
 import (
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/podvol/podvol/volume/objects"
@@ -84,6 +87,42 @@ func TestServices(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A container that has run is started again while the API server is away, with the services
+// that were known. A pod that never ran waits until the services are known.
+func TestRestartWithoutAnAPIServer(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, w *world) {
+		var away atomic.Bool
+		w.api.PrependReactor("*", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return away.Load(), nil, errors.New("the API server is away")
+		})
+		data := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "data"}, Spec: v1.ServiceSpec{ClusterIP: "192.0.2.2", Ports: []v1.ServicePort{{Port: 80}}}}
+		if _, err := w.api.CoreV1().Services("shop").Create(t.Context(), data, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		w.put(func(*v1.Pod) {})
+		away.Store(true)
+		w.started()[0].end(1)
+		time.Sleep(time.Minute)
+		all := w.started()
+		if len(all) != 2 {
+			t.Fatalf("started %d times", len(all))
+		}
+		if got := all[1].launch.Env.Map()["DATA_SERVICE_HOST"]; got != "192.0.2.2" {
+			t.Errorf("it is told of %q", got)
+		}
+		w.put(func(p *v1.Pod) { p.Name, p.UID = "new", "uid-new" })
+		time.Sleep(time.Minute)
+		if n := len(w.started()); n != 2 {
+			t.Errorf("a pod that never ran has started: %d starts", n)
+		}
+		away.Store(false)
+		time.Sleep(10 * time.Minute)
+		if n := len(w.started()); n != 3 {
+			t.Errorf("%d starts with the API server back", n)
+		}
+	})
 }
 
 // A runtime may read the pod's secrets for images. A missing one is told.

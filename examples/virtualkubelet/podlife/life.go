@@ -29,12 +29,16 @@ type life struct {
 	unfit      error // why nothing of the pod is started here; what another agent has started goes on
 	objectGone bool  // Pods.mu: the API server has it no more
 
-	mu         sync.Mutex
-	pod        *v1.Pod // as the API server last had it
-	all        []*container
-	troubles   map[string]error // of volumes that could not be mounted yet, or not be unmounted
-	mounted    bool
-	shared     *Shared // nil: not yet
+	mu       sync.Mutex
+	pod      *v1.Pod // as the API server last had it
+	all      []*container
+	troubles map[string]error // of volumes that could not be mounted yet, or not be unmounted
+	mounted  bool
+	shared   *Shared // nil: not yet
+
+	lastServices []v1.Service // that a container was told of
+	hasServices  bool         // they were listed once
+
 	conditions map[v1.PodConditionType]v1.PodCondition
 	halted     *halt         // why it ends, unless it was deleted
 	refused    error         // the pod is unfit, and nothing of it runs
