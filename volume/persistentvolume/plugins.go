@@ -14,14 +14,17 @@ import (
 var errNoPlugins = errors.New("the controller has no plugins; give it some, or use persistentVolumeReclaimPolicy: Retain")
 
 // isOfDriver reports whether a driver elsewhere does what a volume's reclaim policy
-// says: it was migrated to that driver, or it is a CSI volume which none of the
-// plugins supports.
+// says: it was migrated to that driver, or it is a CSI volume which another provisioner
+// has had made, or which none of the plugins supports.
 func isOfDriver(pv *v1.PersistentVolume, plugins []volume.VolumePlugin) bool {
 	if pv.Annotations[pvapi.AnnMigratedTo] == "" && pv.Spec.CSI == nil {
 		return false
 	}
 	if driver := pv.Annotations[pvapi.AnnMigratedTo]; driver != "" {
 		return !slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool { return p.GetPluginName() == driver })
+	}
+	if pvapi.IsOfOtherProvisioner(pv) {
+		return true
 	}
 	spec := volume.NewSpecFromPersistentVolume(pv, false)
 	return !slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool { return p.CanSupport(spec) })

@@ -29,8 +29,9 @@ type deleter struct {
 }
 
 // NewDeleter implements [volume.DeletableVolumePlugin] for PersistentVolumes that their
-// driver has made for a claim: the annotation pv.kubernetes.io/provisioned-by names it.
-// Others are refused with a *[volume.InvalidSpecError].
+// driver has made for a claim of this package: the annotation pv.kubernetes.io/provisioned-by
+// names it, and [IsMadeHere] is true. Others are refused with a *[volume.InvalidSpecError]:
+// their data is another's.
 func (p *Controller) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
 	d, err := p.newDeleter(spec)
 	if err != nil {
@@ -51,6 +52,10 @@ func (p *Controller) newDeleter(spec *volume.Spec) (*deleter, error) {
 	if by := pv.Annotations[pvapi.AnnProvisionedBy]; by != source.driver {
 		return nil, volume.Invalid("metadata.annotations."+pvapi.AnnProvisionedBy, "is %q, so driver %s has not made the volume for a claim, and its data stays; delete it by the means of its storage",
 			by, source.driver)
+	}
+	if !IsMadeHere(pv) { // external-provisioner writes the same annotation
+		return nil, volume.Invalid("spec.csi.volumeAttributes["+pvapi.KeyCSIIdentity+"]", "is %q, so another provisioner than this one has had the volume made, and its data stays; delete it there, or by the means of its storage",
+			source.attributes[pvapi.KeyCSIIdentity])
 	}
 	if policy := pv.Spec.PersistentVolumeReclaimPolicy; policy != v1.PersistentVolumeReclaimDelete {
 		return nil, volume.Invalid("spec.persistentVolumeReclaimPolicy", "is %q, so the volume's data stays", policy)

@@ -25,18 +25,10 @@ const (
 	annDeletionSecretNamespace = "volume.kubernetes.io/provisioner-deletion-secret-namespace"
 )
 
-// keyIdentity is in the attributes of volumes that a controller has made, and identityOf
-// begins the value of those that this one has.
-const (
-	keyIdentity = "storage.kubernetes.io/csiProvisionerIdentity"
-	identityOf  = "podvol-"
-)
-
 // IsMadeHere reports whether a controller of this package, and no other provisioner, had a
 // driver make the volume.
 func IsMadeHere(pv *v1.PersistentVolume) bool {
-	s := pv.Spec.CSI
-	return s != nil && s.VolumeAttributes[keyIdentity] == identityOf+s.Driver
+	return pv.Spec.CSI != nil && !pvapi.IsOfOtherProvisioner(pv)
 }
 
 // provisioner has a driver make the volume of one claim.
@@ -232,7 +224,7 @@ func (m *provisioner) persistentVolume(made *csi.Volume, r *csi.CreateVolumeRequ
 	if attributes == nil {
 		attributes = make(map[string]string)
 	}
-	attributes[keyIdentity] = identityOf + m.driver // no time: the volume is the same however often it is asked for
+	attributes[pvapi.KeyCSIIdentity] = pvapi.CSIIdentity(m.driver) // no time: the volume is the same however often it is asked for
 	pv.Spec.Capacity = v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(max(made.GetCapacityBytes(), r.CapacityRange.RequiredBytes), resource.BinarySI)}
 	pv.Spec.AccessModes = slices.Clone(claim.Spec.AccessModes)
 	pv.Spec.VolumeMode = new(pvapi.VolumeMode(claim.Spec.VolumeMode))

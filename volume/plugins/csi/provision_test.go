@@ -229,6 +229,12 @@ func TestDeleteRefuses(t *testing.T) {
 	}{
 		"not made for a claim": {func(pv *v1.PersistentVolume) { pv.Annotations = nil }, "provisioned-by"},
 		"by another driver":    {func(pv *v1.PersistentVolume) { pv.Annotations["pv.kubernetes.io/provisioned-by"] = "other.io" }, "provisioned-by"},
+		"of a cluster's provisioner": {func(pv *v1.PersistentVolume) {
+			pv.Spec.CSI.VolumeAttributes["storage.kubernetes.io/csiProvisionerIdentity"] = "1700000000000-1234-" + driverName
+		}, "csiProvisionerIdentity"},
+		"of no provisioner": {func(pv *v1.PersistentVolume) {
+			delete(pv.Spec.CSI.VolumeAttributes, "storage.kubernetes.io/csiProvisionerIdentity")
+		}, "csiProvisionerIdentity"},
 		"to be kept": {func(pv *v1.PersistentVolume) {
 			pv.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimRetain
 		}, "Retain"},
@@ -236,7 +242,7 @@ func TestDeleteRefuses(t *testing.T) {
 	} {
 		pv := made.DeepCopy()
 		tc.change(pv)
-		if _, err := c.NewDeleter(volume.NewSpecFromPersistentVolume(pv, false)); err == nil || !strings.Contains(err.Error(), tc.want) {
+		if _, err := c.NewDeleter(volume.NewSpecFromPersistentVolume(pv, false)); !isInvalid(err) || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want %q", name, err, tc.want)
 		}
 	}
@@ -249,6 +255,11 @@ func TestDeleteRefuses(t *testing.T) {
 	if err := d.Delete(t.Context()); !isMissingRole(err) {
 		t.Errorf("without a verifier: %v", err)
 	}
+}
+
+func isInvalid(err error) bool {
+	_, invalid := errors.AsType[*volume.InvalidSpecError](err)
+	return invalid
 }
 
 func isMissingRole(err error) bool {

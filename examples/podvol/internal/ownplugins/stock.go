@@ -22,9 +22,6 @@ func Stock() []volume.VolumePlugin {
 // left it: as a plugin of its own, or as a driver that has made it for podvol, which must
 // be named then.
 func DeletesStorage(pv *v1.PersistentVolume) bool {
-	if pv.Spec.CSI != nil && !csi.IsMadeHere(pv) {
-		return persistentvolume.DeletesStorage(pv, plugins.All())
-	}
 	return persistentvolume.DeletesStorage(pv, Stock())
 }
 
