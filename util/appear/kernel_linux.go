@@ -53,18 +53,14 @@ func (k *kernel) close() {
 // watch watches for a name in a directory, on behalf of a path, instead of what was watched
 // for that before. It returns false where the directory cannot be watched.
 func (k *kernel) watch(path, dir, name string) bool {
-	conn, err := k.file.SyscallConn()
+	fd, err := k.dup()
 	if err != nil {
 		return false
 	}
+	defer unix.Close(fd)
 	k.add(1)
 	defer k.add(-1)
-	var wd int
-	if err := conn.Control(func(fd uintptr) {
-		wd, err = eintr.Get(func() (int, error) { return unix.InotifyAddWatch(int(fd), dir, events) })
-	}); err != nil {
-		return false // closed
-	}
+	wd, err := eintr.Get(func() (int, error) { return unix.InotifyAddWatch(fd, dir, events) })
 	if err != nil {
 		return false
 	}
@@ -77,6 +73,20 @@ func (k *kernel) watch(path, dir, name string) bool {
 	}
 	k.paths[int32(wd)][path] = true
 	return true
+}
+
+// dup returns a descriptor of the caller's. A call with the file's own would keep close
+// waiting for as long as a server does not answer.
+func (k *kernel) dup() (int, error) {
+	conn, err := k.file.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	fd := -1
+	if closed := conn.Control(func(own uintptr) { fd, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0) }); closed != nil {
+		return -1, closed
+	}
+	return fd, err
 }
 
 func (k *kernel) add(n int) {
