@@ -45,7 +45,16 @@ func isForeign(provisioner string, plugins []volume.VolumePlugin) bool {
 func DeletesStorage(pv *v1.PersistentVolume, plugins []volume.VolumePlugin) bool {
 	ref := pv.Spec.ClaimRef
 	return pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete && ref != nil && ref.UID != "" &&
-		!isOfDriver(pv, plugins) && !isForeign(pv.Annotations[pvapi.AnnProvisionedBy], plugins)
+		!isOfDriver(pv, plugins) && !isMadeElsewhere(pv, plugins)
+}
+
+// isMadeElsewhere reports whether another process has provisioned a volume, and deletes it.
+// A plugin that provisions for drivers of any name makes volumes of its own kind alone.
+func isMadeElsewhere(pv *v1.PersistentVolume, plugins []volume.VolumePlugin) bool {
+	provisioner, spec := pv.Annotations[pvapi.AnnProvisionedBy], volume.NewSpecFromPersistentVolume(pv, false)
+	return isForeign(provisioner, slices.DeleteFunc(slices.Clone(plugins), func(p volume.VolumePlugin) bool {
+		return p.GetPluginName() != provisioner && !p.CanSupport(spec)
+	}))
 }
 
 // pluginsOf returns all plugins, none of nil.

@@ -77,10 +77,13 @@ func (p *Pods) servicesFor(ctx context.Context, pod *v1.Pod) ([]v1.Service, erro
 	var all []v1.Service
 	if pod.Spec.EnableServiceLinks == nil || *pod.Spec.EnableServiceLinks {
 		list, err := p.API.CoreV1().Services(pod.Namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-		if err != nil {
+		switch {
+		case apierrors.IsNotFound(err): // this API has no services at all
+		case err != nil:
 			return nil, err
+		default:
+			all = list.Items
 		}
-		all = list.Items
 	}
 	if slices.ContainsFunc(all, func(s v1.Service) bool { return s.Namespace == metav1.NamespaceDefault && s.Name == "kubernetes" }) {
 		return all, nil

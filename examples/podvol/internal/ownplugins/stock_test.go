@@ -23,3 +23,15 @@ func TestOnlyVolumesMadeHereAreDeleted(t *testing.T) {
 		}
 	}
 }
+
+// A volume of another kind is no driver's, whatever made it.
+func TestForeignVolumesOfOtherKindsStay(t *testing.T) {
+	pv := &v1.PersistentVolume{}
+	pv.Name, pv.Annotations = "pv1", map[string]string{"pv.kubernetes.io/provisioned-by": "disks.example.com"}
+	pv.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimDelete
+	pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: "ns", Name: "claim", UID: "u1"}
+	pv.Spec.NFS = &v1.NFSVolumeSource{Server: "nas", Path: "/exports"}
+	if DeletesStorage(pv) {
+		t.Error("the NFS directory of another provisioner would be deleted")
+	}
+}
