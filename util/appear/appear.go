@@ -34,13 +34,21 @@ const (
 // Watch awaits paths. Its zero value is ready; it must not be copied. All methods are safe for
 // concurrent use.
 type Watch struct {
+	mu  sync.Mutex
+	run *run // the last Run's; nil: it has ended, or there was none
+}
+
+// run is what one Run awaits.
+type run struct {
+	ctx   context.Context
+	found func(path string)
+	calls blockingcall.Group[string]
+
 	mu      sync.Mutex
-	ctx     context.Context // of Run; nil: it does not run
-	found   func(path string)
+	ended   bool
 	paths   map[string]*awaited // by name
 	kernel  *kernel             // nil: nothing is watched
 	running sync.WaitGroup
-	calls   blockingcall.Group[string]
 }
 
 // awaited is one path, under the name that it was given by.
@@ -52,38 +60,34 @@ type awaited struct {
 	again chan struct{} // holds a value after an Await
 }
 
-// Run tells found of paths that have appeared, until ctx ends. It runs once at a time. What
-// is awaited while it does not run is not told of. Mounts holds a value after each change of
-// the mount table, under which a path may appear; nil: there are no such changes.
+// Run tells found of paths that have appeared, until ctx ends. What is awaited while it does
+// not run is not told of, and to a later Run what an earlier one has not told of. Mounts holds
+// a value after each change of the mount table, under which a path may appear; nil: there are
+// no such changes.
 func (w *Watch) Run(ctx context.Context, mounts <-chan struct{}, found func(path string)) {
 	ctx, cancel := context.WithCancel(ctx)
+	r := &run{ctx: ctx, found: found, paths: make(map[string]*awaited)}
 	w.mu.Lock()
-	w.ctx, w.found, w.paths = ctx, found, make(map[string]*awaited)
+	w.run = r
 	w.mu.Unlock()
-	defer w.end(cancel)
+	defer func() {
+		w.mu.Lock()
+		if w.run == r {
+			w.run = nil
+		}
+		w.mu.Unlock()
+		r.end(cancel)
+	}()
 	for {
 		select {
 		case _, ok := <-mounts:
 			if !ok {
 				mounts = nil
 			}
-			w.pokeAll()
+			r.pokeAll()
 		case <-ctx.Done():
 			return
 		}
-	}
-}
-
-// end lets nothing new begin, and waits for what has begun.
-func (w *Watch) end(cancel func()) {
-	w.mu.Lock()
-	w.ctx = nil
-	cancel()
-	w.mu.Unlock()
-	w.running.Wait()
-	if w.kernel != nil {
-		w.kernel.close()
-		w.kernel = nil
 	}
 }
 
@@ -92,54 +96,76 @@ func (w *Watch) end(cancel func()) {
 // watched.
 func (w *Watch) Await(name string) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.ctx == nil {
+	r := w.run
+	w.mu.Unlock()
+	if r != nil {
+		r.await(name)
+	}
+}
+
+// end lets nothing new begin, and waits for what has begun.
+func (r *run) end(cancel func()) {
+	r.mu.Lock()
+	r.ended = true
+	kernel := r.kernel
+	r.mu.Unlock()
+	cancel()
+	r.running.Wait()
+	if kernel != nil {
+		kernel.close()
+	}
+}
+
+func (r *run) await(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended {
 		return
 	}
-	if a := w.paths[name]; a != nil {
+	if a := r.paths[name]; a != nil {
 		a.until = time.Now().Add(patience)
 		poke(a.again)
 		return
 	}
-	if len(w.paths) >= most {
+	if len(r.paths) >= most {
 		return
 	}
-	if w.kernel == nil {
-		kernel, err := newKernel(w.poke, w.pokeAll)
+	if r.kernel == nil {
+		kernel, err := newKernel(r.poke, r.pokeAll)
 		if err != nil {
 			return // too many are in use; a later one may be had
 		}
-		w.kernel = kernel
+		r.kernel = kernel
 	}
 	a := &awaited{name: name, path: filepath.Clean(name), until: time.Now().Add(patience), poked: make(chan struct{}, 1), again: make(chan struct{}, 1)}
-	w.paths[name] = a
-	ctx, kernel := w.ctx, w.kernel
-	w.running.Go(func() { w.follow(ctx, kernel, a) })
+	r.paths[name] = a
+	kernel := r.kernel
+	r.running.Go(func() { r.follow(kernel, a) })
 }
 
 // follow tells of one path each time that it appears, until it is not awaited any more.
-func (w *Watch) follow(ctx context.Context, kernel *kernel, a *awaited) {
-	defer w.forget(kernel, a)
+func (r *run) follow(kernel *kernel, a *awaited) {
+	defer r.forget(kernel, a)
 	pause := retry.Pause{First: firstPause, Last: lastPause}
 	for {
-		if w.isThere(ctx, kernel, a) {
-			if !pause.Wait(ctx) {
+		if r.isThere(kernel, a) {
+			if !pause.Wait(r.ctx) {
 				return
 			}
-			w.found(a.name)
-			if !w.wait(ctx, a, a.again) { // it is awaited again where it was not what was wanted
+			r.found(a.name)
+			if !r.wait(a, a.again) { // it is awaited again where it was not what was wanted
 				return
 			}
-		} else if !w.wait(ctx, a, a.poked) {
+		} else if !r.wait(a, a.poked) {
 			return
 		}
 	}
 }
 
 // wait returns true with a value of the channel, and false once the path is not awaited.
-func (w *Watch) wait(ctx context.Context, a *awaited, event <-chan struct{}) bool {
+func (r *run) wait(a *awaited, event <-chan struct{}) bool {
 	for {
-		left := w.left(a)
+		left := r.left(a)
 		if left <= 0 {
 			return false
 		}
@@ -149,23 +175,23 @@ func (w *Watch) wait(ctx context.Context, a *awaited, event <-chan struct{}) boo
 			timer.Stop()
 			return true
 		case <-timer.C: // or it was put off
-		case <-ctx.Done():
+		case <-r.ctx.Done():
 			timer.Stop()
 			return false
 		}
 	}
 }
 
-func (w *Watch) left(a *awaited) time.Duration {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (r *run) left(a *awaited) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	return time.Until(a.until)
 }
 
 // isThere watches the way to a path as far as there is one, and reports whether the path
 // exists, after that. A file system that does not answer is given up with ctx.
-func (w *Watch) isThere(ctx context.Context, kernel *kernel, a *awaited) (there bool) {
-	err := w.calls.Do(ctx, a.name, func() error {
+func (r *run) isThere(kernel *kernel, a *awaited) (there bool) {
+	err := r.calls.Do(r.ctx, a.name, func() error {
 		for range maxSteps {
 			if !watchWay(kernel, a.name, a.path) {
 				break
@@ -174,7 +200,7 @@ func (w *Watch) isThere(ctx context.Context, kernel *kernel, a *awaited) (there 
 		_, err := os.Stat(a.path)
 		return err
 	})
-	return ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist)
+	return r.ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist)
 }
 
 // watchWay watches the nearest directory that exists, and reports whether a nearer one has
@@ -190,25 +216,25 @@ func watchWay(kernel *kernel, name, path string) (nearer bool) {
 	return false
 }
 
-func (w *Watch) forget(kernel *kernel, a *awaited) {
+func (r *run) forget(kernel *kernel, a *awaited) {
 	kernel.forget(a.name)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.paths, a.name)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.paths, a.name)
 }
 
-func (w *Watch) poke(name string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if a := w.paths[name]; a != nil {
+func (r *run) poke(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if a := r.paths[name]; a != nil {
 		poke(a.poked)
 	}
 }
 
-func (w *Watch) pokeAll() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, a := range w.paths {
+func (r *run) pokeAll() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, a := range r.paths {
 		poke(a.poked)
 	}
 }

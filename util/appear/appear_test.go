@@ -17,24 +17,25 @@ func begin(t *testing.T, w *Watch, mounts <-chan struct{}) <-chan string {
 	t.Helper()
 	told, ended := make(chan string, 1000), make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
-	running := make(chan struct{})
+	before := current(w)
 	go func() {
 		defer close(ended)
-		close(running)
 		w.Run(ctx, mounts, func(path string) { told <- path })
 	}()
-	<-running
 	for { // until Run has begun, nothing is awaited
-		w.mu.Lock()
-		begun := w.ctx != nil
-		w.mu.Unlock()
-		if begun {
+		if current(w) != before {
 			break
 		}
 		runtime.Gosched()
 	}
 	t.Cleanup(func() { cancel(); <-ended })
 	return told
+}
+
+func current(w *Watch) *run {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.run
 }
 
 func expect(t *testing.T, told <-chan string, path string) {
@@ -49,13 +50,18 @@ func expect(t *testing.T, told <-chan string, path string) {
 	}
 }
 
+func kernelOf(w *Watch) *kernel {
+	r := current(w)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.kernel
+}
+
 // watches waits until the kernel watches a directory for a path.
 func watches(t *testing.T, w *Watch, path, name string) {
 	t.Helper()
 	for late := time.After(time.Minute); ; {
-		w.mu.Lock()
-		kernel := w.kernel
-		w.mu.Unlock()
+		kernel := kernelOf(w)
 		kernel.mu.Lock()
 		is := kernel.ways[path].name == name
 		kernel.mu.Unlock()
@@ -140,10 +146,7 @@ func TestAfterAChangeOfTheMountTable(t *testing.T) {
 	told := begin(t, w, mounts)
 	w.Await(path)
 	watches(t, w, path, "file")
-	w.mu.Lock()
-	kernel := w.kernel
-	w.mu.Unlock()
-	kernel.forget(path)
+	kernelOf(w).forget(path)
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -158,10 +161,11 @@ func TestOnlySoManyPaths(t *testing.T) {
 	for i := range 10 * most {
 		w.Await(filepath.Join(dir, strconv.Itoa(i)))
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.paths) != most {
-		t.Errorf("%d paths are awaited", len(w.paths))
+	r := current(w)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.paths) != most {
+		t.Errorf("%d paths are awaited", len(r.paths))
 	}
 }
 
@@ -173,7 +177,32 @@ func TestWithoutRun(t *testing.T) {
 	cancel()
 	w.Run(ctx, nil, nil)
 	w.Await("/missing")
-	if w.kernel != nil || len(w.paths) > 0 {
-		t.Errorf("%v is watched", w.paths)
+	if w.run != nil {
+		t.Error("it goes on after its end")
+	}
+}
+
+// What is awaited is the last Run's, and an earlier one ends by itself.
+func TestTwoRuns(t *testing.T) {
+	dir := t.TempDir()
+	early, late := filepath.Join(dir, "early"), filepath.Join(dir, "late")
+	w := new(Watch)
+	first := begin(t, w, nil)
+	w.Await(early)
+	watches(t, w, early, "early")
+	t.Run("second", func(t *testing.T) {
+		second := begin(t, w, nil)
+		w.Await(late)
+		watches(t, w, late, "late")
+		for _, path := range []string{early, late} {
+			if err := os.WriteFile(path, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		expect(t, first, early)
+		expect(t, second, late)
+	})
+	if w.run != nil {
+		t.Error("the second goes on after its end")
 	}
 }

@@ -1,14 +1,11 @@
 package appear
 
 import (
-	"encoding/binary"
-	"os"
-	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/inotify"
 )
 
 // A directory's events are few where nothing is made in it. Where much is, only the names
@@ -17,15 +14,15 @@ const events = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_DELETE_SELF | unix.IN
 
 // kernel is one instance of inotify(7) for all paths.
 type kernel struct {
-	file    *os.File
+	inotify *inotify.Instance
 	changed func(path string)
 	lost    func()
 	ended   sync.WaitGroup
 
-	mu     sync.Mutex
-	adding int // calls of watch that may have added what is not noted yet
-	ways   map[string]way
-	paths  map[int32]map[string]bool // by watch descriptor
+	mu      sync.Mutex
+	removed uint64 // how many watches were
+	ways    map[string]way
+	paths   map[int32]map[string]bool // by watch descriptor
 }
 
 // way is what is watched for a path: a name in a directory.
@@ -36,71 +33,57 @@ type way struct {
 
 // newKernel has changed called when a path may have appeared, and lost when any may have.
 func newKernel(changed func(path string), lost func()) (*kernel, error) {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	instance, err := inotify.New()
 	if err != nil {
-		return nil, os.NewSyscallError("inotify_init1", err)
+		return nil, err
 	}
-	k := &kernel{file: os.NewFile(uintptr(fd), "inotify"), changed: changed, lost: lost, ways: make(map[string]way), paths: make(map[int32]map[string]bool)}
+	k := &kernel{inotify: instance, changed: changed, lost: lost, ways: make(map[string]way), paths: make(map[int32]map[string]bool)}
 	k.ended.Go(k.read)
 	return k, nil
 }
 
 func (k *kernel) close() {
-	k.file.Close() // which ends the read
+	k.inotify.Close() // which ends the read
 	k.ended.Wait()
 }
 
 // watch watches for a name in a directory, on behalf of a path, instead of what was watched
 // for that before. It returns false where the directory cannot be watched.
 func (k *kernel) watch(path, dir, name string) bool {
-	fd, err := k.dup()
-	if err != nil {
-		return false
-	}
-	defer unix.Close(fd)
-	k.add(1)
-	defer k.add(-1)
-	wd, err := eintr.Get(func() (int, error) { return unix.InotifyAddWatch(fd, dir, events) })
-	if err != nil {
-		return false
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.drop(path)
-	k.ways[path] = way{int32(wd), name}
-	if k.paths[int32(wd)] == nil {
-		k.paths[int32(wd)] = make(map[string]bool)
-	}
-	k.paths[int32(wd)][path] = true
-	return true
-}
-
-// dup returns a descriptor of the caller's. A call with the file's own would keep close
-// waiting for as long as a server does not answer.
-func (k *kernel) dup() (int, error) {
-	conn, err := k.file.SyscallConn()
-	if err != nil {
-		return -1, err
-	}
-	fd := -1
-	if closed := conn.Control(func(own uintptr) { fd, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0) }); closed != nil {
-		return -1, closed
-	}
-	return fd, err
-}
-
-func (k *kernel) add(n int) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.adding += n
-	if k.adding > 0 {
-		return
-	}
-	for wd, paths := range k.paths {
-		if len(paths) == 0 {
-			k.remove(wd)
+	for {
+		before := k.removals()
+		wd, err := k.inotify.Add(dir, events)
+		if err != nil {
+			return false
+		}
+		if k.note(path, way{wd, name}, before) {
+			return true
 		}
 	}
+}
+
+func (k *kernel) removals() uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.removed
+}
+
+// note returns false where a watch was removed meanwhile: it may be the one of way.
+func (k *kernel) note(path string, w way, before uint64) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.removed != before {
+		return false
+	}
+	if k.paths[w.wd] == nil {
+		k.paths[w.wd] = make(map[string]bool)
+	}
+	k.paths[w.wd][path] = true
+	if k.ways[path].wd != w.wd {
+		k.drop(path)
+	}
+	k.ways[path] = w
+	return true
 }
 
 // forget watches nothing for a path any more.
@@ -110,7 +93,7 @@ func (k *kernel) forget(path string) {
 	k.drop(path)
 }
 
-// drop leaves a watch alone that a call may just have got for another path. k is locked.
+// drop ends what is watched for a path. k is locked.
 func (k *kernel) drop(path string) {
 	w, ok := k.ways[path]
 	if !ok {
@@ -118,26 +101,20 @@ func (k *kernel) drop(path string) {
 	}
 	delete(k.ways, path)
 	delete(k.paths[w.wd], path)
-	if len(k.paths[w.wd]) == 0 && k.adding == 0 {
-		k.remove(w.wd)
-	}
-}
-
-func (k *kernel) remove(wd int32) {
-	delete(k.paths, wd)
-	if conn, err := k.file.SyscallConn(); err == nil {
-		_ = conn.Control(func(fd uintptr) { _, _ = unix.InotifyRmWatch(int(fd), uint32(wd)) }) // it may have gone with its directory
+	if len(k.paths[w.wd]) == 0 {
+		delete(k.paths, w.wd)
+		k.inotify.Remove(w.wd)
+		k.removed++
 	}
 }
 
 func (k *kernel) read() {
-	buffer := make([]byte, 16<<10)
 	for {
-		n, err := k.file.Read(buffer)
+		events, err := k.inotify.Read()
 		if err != nil {
 			return
 		}
-		paths, all := k.concerned(buffer[:n])
+		paths, all := k.concerned(events)
 		if all {
 			k.lost()
 			continue
@@ -149,19 +126,14 @@ func (k *kernel) read() {
 }
 
 // concerned returns the paths that events may be about.
-func (k *kernel) concerned(events []byte) (paths map[string]bool, all bool) {
+func (k *kernel) concerned(events []inotify.Event) (paths map[string]bool, all bool) {
 	paths = make(map[string]bool)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for len(events) >= unix.SizeofInotifyEvent {
-		wd := int32(binary.NativeEndian.Uint32(events))
-		mask := binary.NativeEndian.Uint32(events[4:])
-		end := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(events[12:]))
-		name := strings.TrimRight(string(events[unix.SizeofInotifyEvent:end]), "\x00")
-		events = events[end:]
-		all = all || mask&unix.IN_Q_OVERFLOW != 0
-		for path := range k.paths[wd] {
-			if name == "" || name == k.ways[path].name {
+	for _, e := range events {
+		all = all || e.Lost()
+		for path := range k.paths[e.Watch] {
+			if e.Name == "" || e.Name == k.ways[path].name {
 				paths[path] = true
 			}
 		}

@@ -2,6 +2,10 @@ package appear
 
 import (
 	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,4 +56,77 @@ func TestRunEndsBesideASilentServer(t *testing.T) {
 		<-added
 		<-closed
 	})
+}
+
+// What is not awaited any more is not watched any more, also while a server does not answer.
+func TestWatchesEndBesideASilentServer(t *testing.T) {
+	silentfuse.Need(t)
+	nstest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		server, err := silentfuse.Mount("of-the-test", dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Unmount(dir, unix.MNT_DETACH)
+		defer server.Close()
+		server.FallSilent()
+		changed := make(chan string, 1)
+		k, err := newKernel(func(path string) { changed <- path }, func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer k.close()
+		added := make(chan struct{})
+		defer func() { server.Close(); <-added }()
+		go func() {
+			defer close(added)
+			k.watch("silent", dir+"/sub", "missing")
+		}()
+		select {
+		case <-server.Asked():
+		case <-time.After(time.Minute):
+			t.Fatal("the server is not asked")
+		}
+		parent := t.TempDir()
+		for i := range 50 {
+			path := filepath.Join(parent, strconv.Itoa(i))
+			if err := os.Mkdir(path, 0o700); err != nil || !k.watch(path, path, "x") {
+				t.Fatal(err)
+			}
+			if i > 0 {
+				k.forget(path)
+			}
+		}
+		if n := watchesOfProcess(t); n != 1 {
+			t.Errorf("%d watches are left, want 1", n)
+		}
+		left := filepath.Join(parent, "0")
+		if err := os.WriteFile(filepath.Join(left, "x"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if path := <-changed; path != left {
+			t.Errorf("told of %s, want %s", path, left)
+		}
+	})
+}
+
+func watchesOfProcess(t *testing.T) (n int) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/self/fdinfo/*")
+	if err != nil || len(files) == 0 {
+		t.Fatal(err)
+	}
+	seen := make(map[string]bool)
+	for _, file := range files {
+		info, err := os.ReadFile(file)
+		if err != nil {
+			continue // the one of the glob
+		}
+		for line := range strings.Lines(string(info)) {
+			if strings.HasPrefix(line, "inotify wd:") {
+				seen[line] = true // a hanging call has a descriptor of its own for the same instance
+			}
+		}
+	}
+	return len(seen)
 }

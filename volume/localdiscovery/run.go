@@ -114,11 +114,10 @@ func (r *runner) run(ctx context.Context, mounts <-chan struct{}) error {
 					return errors.New("local volumes: the mount table can no longer be watched")
 				}
 				wait = ctx.Err() == nil && before != "" && before == r.mountsThatMatter()
-			case _, ok := <-r.watch.changed:
-				if !ok && ctx.Err() == nil {
-					return fmt.Errorf("local volumes: their directories can no longer be watched: %w", r.watch.err)
-				}
+			case <-r.watch.changed:
 				wait = false
+			case err := <-r.watch.failed:
+				return fmt.Errorf("local volumes: their directories can no longer be watched: %w", err)
 			case <-r.again:
 				wait = false
 			case <-timer.C:

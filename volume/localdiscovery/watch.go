@@ -1,7 +1,6 @@
 package localdiscovery
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/podvol/podvol/util/blockdev"
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/inotify"
 )
 
 // watched is what a [pathWatch] shall watch.
@@ -31,13 +31,12 @@ type watched struct {
 // receiver looks for itself, so that lost, merged and superfluous signs do no
 // harm.
 type pathWatch struct {
-	changed chan struct{} // holds a value after a change; closed at the end
-	err     error         // why it was closed, to be read then
+	changed chan struct{} // holds a value after a change
+	failed  chan error    // holds why changes are no longer told of
 
-	inotify    int
-	swaps      *os.File // nil: this kernel has none
-	wake, stop *os.File
-	ended      sync.WaitGroup
+	inotify *inotify.Instance
+	stop    *os.File // ends the wait for swap space
+	ended   sync.WaitGroup
 
 	mu sync.Mutex
 	// names are those that matter in a directory, by watch descriptor; "" is all.
@@ -47,7 +46,7 @@ type pathWatch struct {
 const (
 	dirEvents  = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 	busyEvents = unix.IN_CLOSE_WRITE
-	selfEvents = unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_IGNORED | unix.IN_UNMOUNT | unix.IN_Q_OVERFLOW | unix.IN_CLOSE_WRITE
+	selfEvents = unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_IGNORED | unix.IN_UNMOUNT | unix.IN_CLOSE_WRITE
 	// maxHops is how many links in a row the kernel follows (path_resolution(7)).
 	maxHops = 40
 )
@@ -57,20 +56,21 @@ func newPathWatch(system blockdev.System) (*pathWatch, error) {
 	if err != nil {
 		return nil, err
 	}
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	instance, err := inotify.New()
 	if err != nil {
 		wake.Close()
 		stop.Close()
-		return nil, fmt.Errorf("watch directories: %w; fs.inotify.max_user_instances may be too small", err)
+		return nil, fmt.Errorf("watch directories: %w", err)
 	}
-	w := &pathWatch{changed: make(chan struct{}, 1), inotify: fd, wake: wake, stop: stop, names: make(map[int32]map[string]bool)}
-	w.swaps = openSwaps(system)
+	w := &pathWatch{changed: make(chan struct{}, 1), failed: make(chan error, 2), inotify: instance, stop: stop, names: make(map[int32]map[string]bool)}
+	swaps := openSwaps(system)
 	w.ended.Go(w.forward)
+	w.ended.Go(func() { w.forwardSwaps(wake, swaps) })
 	return w, nil
 }
 
 // openSwaps opens the table out of reach of Go's own poller, which does not wait
-// for POLLPRI.
+// for POLLPRI. It returns nil where this kernel has none.
 func openSwaps(system blockdev.System) *os.File {
 	proc := system.Proc
 	if proc == "" {
@@ -84,58 +84,65 @@ func openSwaps(system blockdev.System) *os.File {
 }
 
 func (w *pathWatch) close() {
-	w.stop.Close() // which ends the poll
+	w.inotify.Close() // which ends the read
+	w.stop.Close()    // which ends the poll
 	w.ended.Wait()
+}
+
+func (w *pathWatch) tell() {
+	select {
+	case w.changed <- struct{}{}:
+	default: // one waits already
+	}
 }
 
 // forward turns events into changes.
 func (w *pathWatch) forward() {
-	defer close(w.changed)
-	defer unix.Close(w.inotify)
-	defer w.wake.Close()
-	fds := []unix.PollFd{{Fd: int32(w.wake.Fd()), Events: unix.POLLIN}, {Fd: int32(w.inotify), Events: unix.POLLIN}}
-	if w.swaps != nil {
-		defer w.swaps.Close()
-		fds = append(fds, unix.PollFd{Fd: int32(w.swaps.Fd()), Events: unix.POLLPRI})
-	}
-	buffer := make([]byte, 16<<10)
 	for {
-		if _, w.err = eintr.Get(func() (int, error) { return unix.Poll(fds, -1) }); w.err != nil || fds[0].Revents != 0 {
+		events, err := w.inotify.Read()
+		if errors.Is(err, os.ErrClosed) {
 			return
 		}
-		tell := len(fds) > 2 && fds[2].Revents&(unix.POLLPRI|unix.POLLERR) != 0
-		if fds[1].Revents != 0 {
-			n, err := eintr.Get(func() (int, error) { return unix.Read(w.inotify, buffer) })
-			if err != nil && !errors.Is(err, unix.EAGAIN) {
-				w.err = err
-				return
-			}
-			tell = w.matters(buffer[:max(n, 0)]) || tell
+		if err != nil {
+			w.failed <- err
+			return
 		}
-		if tell {
-			select {
-			case w.changed <- struct{}{}:
-			default: // one waits already
-			}
+		if w.matters(events) {
+			w.tell()
 		}
 	}
 }
 
-func (w *pathWatch) matters(events []byte) (matters bool) {
+// forwardSwaps tells of changes of the swap space until wake is readable.
+func (w *pathWatch) forwardSwaps(wake, swaps *os.File) {
+	defer wake.Close()
+	if swaps == nil {
+		return
+	}
+	defer swaps.Close()
+	fds := []unix.PollFd{{Fd: int32(wake.Fd()), Events: unix.POLLIN}, {Fd: int32(swaps.Fd()), Events: unix.POLLPRI}}
+	for {
+		if _, err := eintr.Get(func() (int, error) { return unix.Poll(fds, -1) }); err != nil {
+			w.failed <- err
+			return
+		}
+		if fds[0].Revents != 0 {
+			return
+		}
+		w.tell()
+	}
+}
+
+func (w *pathWatch) matters(events []inotify.Event) (matters bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for len(events) >= unix.SizeofInotifyEvent {
-		wd := int32(binary.NativeEndian.Uint32(events))
-		mask := binary.NativeEndian.Uint32(events[4:])
-		end := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(events[12:]))
-		name := strings.TrimRight(string(events[unix.SizeofInotifyEvent:end]), "\x00")
-		events = events[end:]
-		names := w.names[wd]
-		if mask&unix.IN_Q_OVERFLOW != 0 || names != nil && (mask&selfEvents != 0 || names[""] || names[name]) {
+	for _, e := range events {
+		names := w.names[e.Watch]
+		if e.Lost() || names != nil && (e.Mask&selfEvents != 0 || names[""] || names[e.Name]) {
 			matters = true
 		}
-		if mask&unix.IN_IGNORED != 0 {
-			delete(w.names, wd) // the kernel has dropped the watch
+		if e.Mask&unix.IN_IGNORED != 0 {
+			delete(w.names, e.Watch) // the kernel has dropped the watch
 		}
 	}
 	return matters
@@ -147,24 +154,24 @@ func (w *pathWatch) matters(events []byte) (matters bool) {
 func (w *pathWatch) set(want watched) (grown bool, err error) {
 	next := make(map[int32]map[string]bool)
 	add := func(path, name string, events uint32) error {
-		wd, err := unix.InotifyAddWatch(w.inotify, path, events)
+		wd, err := w.inotify.Add(path, events)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, fs.ErrPermission) {
 			return nil // its own parent is watched
 		}
 		if err != nil {
-			return fmt.Errorf("watch %s: %w; fs.inotify.max_user_watches may be too small", path, err)
+			return err
 		}
-		if next[int32(wd)] == nil {
-			next[int32(wd)] = make(map[string]bool)
+		if next[wd] == nil {
+			next[wd] = make(map[string]bool)
 		}
-		next[int32(wd)][name] = true
+		next[wd][name] = true
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if w.names[int32(wd)] == nil {
-			w.names[int32(wd)] = make(map[string]bool)
+		if w.names[wd] == nil {
+			w.names[wd] = make(map[string]bool)
 		}
-		if !w.names[int32(wd)][name] {
-			w.names[int32(wd)][name] = true
+		if !w.names[wd][name] {
+			w.names[wd][name] = true
 			grown = true
 		}
 		return nil
@@ -196,7 +203,7 @@ func (w *pathWatch) drop(wanted map[int32]map[string]bool) {
 	defer w.mu.Unlock()
 	for wd := range w.names {
 		if wanted[wd] == nil {
-			_, _ = unix.InotifyRmWatch(w.inotify, uint32(wd)) // it may have gone with its directory
+			w.inotify.Remove(wd)
 		}
 	}
 	w.names = wanted

@@ -1,16 +1,16 @@
 package manifestdir
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/inotify"
 )
 
 // Watch reports that the files of one directory may have changed, through
@@ -23,11 +23,11 @@ import (
 type Watch struct {
 	dir     string
 	changed chan struct{} // holds a value after a change
-	inotify *os.File
+	inotify *inotify.Instance
 	ended   sync.WaitGroup
 
 	// The goroutine's own.
-	inside, above int // watch descriptors, -1 without one
+	inside, above int32 // watch descriptors, -1 without one
 	aboveEntry    string
 }
 
@@ -40,14 +40,14 @@ const (
 // NewWatch watches a directory until Close. The path is absolute; the directory may
 // be missing.
 func NewWatch(dir string) (*Watch, error) {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	instance, err := inotify.New()
 	if err != nil {
 		return nil, fmt.Errorf("watching %s: %w", dir, err)
 	}
-	w := &Watch{dir: dir, changed: make(chan struct{}, 1), inotify: os.NewFile(uintptr(fd), "inotify"), inside: -1, above: -1}
+	w := &Watch{dir: dir, changed: make(chan struct{}, 1), inotify: instance, inside: -1, above: -1}
 	if err := w.arm(); err != nil {
 		w.inotify.Close()
-		return nil, fmt.Errorf("watching %s: %w; fs.inotify.max_user_watches may be too small", dir, err)
+		return nil, fmt.Errorf("watching %s: %w", dir, err)
 	}
 	w.ended.Go(w.read)
 	return w, nil
@@ -71,13 +71,12 @@ func (w *Watch) tell() {
 
 // read turns events into changes.
 func (w *Watch) read() {
-	buffer := make([]byte, 16<<10)
 	for {
-		n, err := w.inotify.Read(buffer)
+		events, err := w.inotify.Read()
 		if err != nil {
 			return
 		}
-		tell, lost := w.judge(buffer[:n])
+		tell, lost := w.judge(events)
 		if lost {
 			_ = w.arm() // if that fails, the last state stays, and the next event tries again
 		}
@@ -89,21 +88,16 @@ func (w *Watch) read() {
 
 // judge reports whether the events contain a change, and whether the watches may
 // be on the wrong directories.
-func (w *Watch) judge(events []byte) (tell, lost bool) {
-	for len(events) >= unix.SizeofInotifyEvent {
-		wd := int(int32(binary.NativeEndian.Uint32(events)))
-		mask := binary.NativeEndian.Uint32(events[4:])
-		end := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(events[12:]))
-		name := strings.TrimRight(string(events[unix.SizeofInotifyEvent:end]), "\x00")
-		events = events[end:]
+func (w *Watch) judge(events []inotify.Event) (tell, lost bool) {
+	for _, e := range events {
 		switch {
-		case mask&unix.IN_Q_OVERFLOW != 0:
+		case e.Lost():
 			return true, true
-		case wd == w.inside:
+		case e.Watch == w.inside:
 			tell = true
-			lost = lost || mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_IGNORED) != 0
-		case wd == w.above:
-			lost = lost || name == w.aboveEntry || name == ""
+			lost = lost || e.Mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_IGNORED) != 0
+		case e.Watch == w.above:
+			lost = lost || e.Name == w.aboveEntry || e.Name == ""
 		}
 	}
 	return tell, lost
@@ -112,30 +106,19 @@ func (w *Watch) judge(events []byte) (tell, lost bool) {
 // arm watches the directory. It also watches the directory's parent, or while the
 // directory is missing the nearest existing parent.
 func (w *Watch) arm() error {
-	conn, err := w.inotify.SyscallConn()
-	if err != nil {
-		return err
-	}
-	if controlErr := conn.Control(func(fd uintptr) { err = w.armOn(int(fd)) }); controlErr != nil {
-		return controlErr // closed
-	}
-	return err
-}
-
-func (w *Watch) armOn(fd int) error {
 	for {
-		entry, above, err := w.addAbove(fd)
+		entry, above, err := w.addAbove()
 		if err != nil {
 			return err
 		}
-		inside, err := unix.InotifyAddWatch(fd, w.dir, insideEvents)
+		inside, err := w.inotify.Add(w.dir, insideEvents)
 		if err != nil && !missing(err) {
 			return err
 		}
 		if err != nil {
 			inside = -1
 		}
-		w.replace(fd, inside, above)
+		w.replace(inside, above)
 		w.aboveEntry = filepath.Base(entry)
 		// A directory that was made before the watch of its parent causes no
 		// event.
@@ -147,11 +130,11 @@ func (w *Watch) armOn(fd int) error {
 
 // addAbove watches the nearest existing parent, and returns the path in it that
 // matters. It skips a parent that may not be read.
-func (w *Watch) addAbove(fd int) (entry string, wd int, err error) {
+func (w *Watch) addAbove() (entry string, wd int32, err error) {
 	entry = w.dir
 	for {
 		parent := filepath.Dir(entry)
-		wd, err = unix.InotifyAddWatch(fd, parent, aboveEvents)
+		wd, err = w.inotify.Add(parent, aboveEvents)
 		switch {
 		case errors.Is(err, fs.ErrPermission):
 			return entry, -1, nil
@@ -163,10 +146,10 @@ func (w *Watch) addAbove(fd int) (entry string, wd int, err error) {
 }
 
 // replace drops the watches of directories that are no longer at their place.
-func (w *Watch) replace(fd, inside, above int) {
-	for _, old := range []int{w.inside, w.above} {
+func (w *Watch) replace(inside, above int32) {
+	for _, old := range []int32{w.inside, w.above} {
 		if old >= 0 && old != inside && old != above {
-			_, _ = unix.InotifyRmWatch(fd, uint32(old)) // it may have gone with its directory
+			w.inotify.Remove(old)
 		}
 	}
 	w.inside, w.above = inside, above
