@@ -1,7 +1,7 @@
 // Package claimbinding has the rules that bind a claim to its PersistentVolume on a
-// node: [Check] says whether a node may mount the volume for the claim, and
-// [MatchesNode] whether the node can reach it. The functions do no I/O, change
-// nothing, and build for every system.
+// node: [Check] says whether a node may mount the volume for the claim,
+// [MatchesNode] whether the node can reach it, and [ClaimOf] which claim a pod's volume is.
+// The functions do no I/O, change nothing, and build for every system.
 package claimbinding
 
 import (
@@ -45,6 +45,18 @@ func (e *Error) Error() string {
 
 // Unwrap returns the sentinel.
 func (e *Error) Unwrap() error { return e.Err }
+
+// ClaimOf returns the name of the claim that a pod's volume is, if it is one. An
+// ephemeral volume's claim is named after pod and volume.
+func ClaimOf(pod *v1.Pod, v *v1.Volume) (types.NamespacedName, bool) {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName}, true
+	case v.Ephemeral != nil:
+		return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name + "-" + v.Name}, true
+	}
+	return types.NamespacedName{}, false
+}
 
 // Check returns nil if a node may mount pv for pvc, by the kubelet's
 // rules:

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 	"github.com/podvol/podvol/volume/podstate"
@@ -42,17 +43,6 @@ func (k *keeper) place(ctx context.Context, pod *v1.Pod) error {
 	k.waiting.remove(pod.UID)
 	k.placed[pod.UID] = pod
 	return k.declared.declare(pod)
-}
-
-// claimOf returns the claim of a pod's volume, if it has one.
-func claimOf(pod *v1.Pod, v *v1.Volume) (types.NamespacedName, bool) {
-	switch {
-	case v.PersistentVolumeClaim != nil:
-		return types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName}, true
-	case v.Ephemeral != nil:
-		return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name + "-" + v.Name}, true
-	}
-	return types.NamespacedName{}, false
 }
 
 // placeWaiting retries the pods that wait for one of the changed objects.
@@ -99,7 +89,7 @@ type waitingPod struct {
 func (w waitingPod) rows() (rows []volumemanager.VolumeStatus) {
 	for i := range w.pod.Spec.Volumes {
 		v := &w.pod.Spec.Volumes[i]
-		if claim, isClaim := claimOf(w.pod, v); isClaim && podstate.UsesVolume(w.pod, v.Name) {
+		if claim, isClaim := claimbinding.ClaimOf(w.pod, v); isClaim && podstate.UsesVolume(w.pod, v.Name) {
 			rows = append(rows, volumemanager.VolumeStatus{
 				Pod: types.NamespacedName{Namespace: w.pod.Namespace, Name: w.pod.Name}, PodUID: w.pod.UID,
 				Volume: v.Name, Claim: claim, State: volumemanager.StatePending, Since: w.since, Wanted: true, Err: volume.NothingDone(w.reason(claim)),

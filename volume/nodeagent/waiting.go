@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
@@ -35,7 +36,7 @@ func freeOf(class string) volume.ObjectRef { return volume.NewObjectRef("Storage
 // wait for the node and for storage classes, which seldom change.
 func (c *claims) awaited(ctx context.Context, w waitingPod) (refs []volume.ObjectRef) {
 	for i := range w.pod.Spec.Volumes {
-		if claim, is := claimOf(w.pod, &w.pod.Spec.Volumes[i]); is {
+		if claim, is := claimbinding.ClaimOf(w.pod, &w.pod.Spec.Volumes[i]); is {
 			refs = append(refs, volume.NewObjectRef("PersistentVolumeClaim", claim.Namespace, claim.Name))
 		}
 	}

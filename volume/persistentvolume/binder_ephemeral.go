@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
 )
@@ -33,7 +34,7 @@ func (b *binder) syncPod(ctx context.Context, name types.NamespacedName) error {
 // One of the same name that does not is never used, so that its data is not
 // shown to this pod.
 func (b *binder) makeClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume) error {
-	name, _ := pvapi.ClaimOf(pod, v)
+	name, _ := claimbinding.ClaimOf(pod, v)
 	stored, exists, err := b.cluster.claims.get(ctx, name)
 	switch {
 	case err != nil:

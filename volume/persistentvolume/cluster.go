@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/internal/work"
 	"github.com/podvol/podvol/volume/objects"
@@ -171,7 +172,7 @@ func (u *claimUsers) of(claim types.NamespacedName) []*v1.Pod {
 // claimsOfPod returns the claims that a pod names, some maybe twice.
 func claimsOfPod(pod *v1.Pod) (names []types.NamespacedName) {
 	for i := range pod.Spec.Volumes {
-		if name, ok := pvapi.ClaimOf(pod, &pod.Spec.Volumes[i]); ok {
+		if name, ok := claimbinding.ClaimOf(pod, &pod.Spec.Volumes[i]); ok {
 			names = append(names, name)
 		}
 	}

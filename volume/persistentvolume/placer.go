@@ -222,7 +222,7 @@ func (c *placer) needOf(ctx context.Context, pod *v1.Pod, name types.NamespacedN
 		*forPod = append(*forPod, e)
 	}
 	for _, v := range pod.Spec.Volumes {
-		if own, ok := pvapi.ClaimOf(pod, &v); ok && own == name && v.Ephemeral != nil && !metav1.IsControlledBy(claim, pod) {
+		if own, ok := claimbinding.ClaimOf(pod, &v); ok && own == name && v.Ephemeral != nil && !metav1.IsControlledBy(claim, pod) {
 			return need{}, fmt.Errorf("%w: it was not made for the pod's ephemeral volume %q; delete it, or rename the volume", claimbinding.ErrElsewhere, v.Name)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
 )
@@ -56,7 +57,7 @@ func usesClaim(pod *v1.Pod, claim *v1.PersistentVolumeClaim) bool {
 		return false
 	}
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v v1.Volume) bool {
-		name, ok := pvapi.ClaimOf(pod, &v)
+		name, ok := claimbinding.ClaimOf(pod, &v)
 		return ok && name == pvapi.NameOf(claim) && (v.Ephemeral == nil || !isShutDown(pod) && metav1.IsControlledBy(claim, pod))
 	})
 }

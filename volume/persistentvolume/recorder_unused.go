@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
 )
@@ -58,7 +59,7 @@ func mayUse(pod *v1.Pod, claim *v1.PersistentVolumeClaim) bool {
 		return false
 	}
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v v1.Volume) bool {
-		name, ok := pvapi.ClaimOf(pod, &v)
+		name, ok := claimbinding.ClaimOf(pod, &v)
 		return ok && name == pvapi.NameOf(claim) && (v.Ephemeral == nil || metav1.IsControlledBy(claim, pod))
 	})
 }

@@ -31,22 +31,10 @@ func otherNodes(pv, node string) error {
 	}
 }
 
-// ClaimOf returns the name of the claim that a pod's volume is, if it is one. An
-// ephemeral volume's claim is named after pod and volume.
-func ClaimOf(pod *v1.Pod, v *v1.Volume) (types.NamespacedName, bool) {
-	switch {
-	case v.PersistentVolumeClaim != nil:
-		return types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName}, true
-	case v.Ephemeral != nil:
-		return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name + "-" + v.Name}, true
-	}
-	return types.NamespacedName{}, false
-}
-
 // Resolve returns the spec of a pod's volume: the volume itself, or the
 // PersistentVolume that its claim is bound to.
 func Resolve(ctx context.Context, source objects.Source, nodeName string, pod *v1.Pod, v *v1.Volume) (*volume.Spec, error) {
-	name, isClaim := ClaimOf(pod, v)
+	name, isClaim := claimbinding.ClaimOf(pod, v)
 	if !isClaim {
 		return volume.NewSpecFromVolume(v), nil
 	}
@@ -121,7 +109,7 @@ func checkAffinity(ctx context.Context, source objects.Source, nodeName string, 
 func readOnlyByAll(pod *v1.Pod, claim types.NamespacedName) bool {
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
-		if name, ok := ClaimOf(pod, v); ok && name == claim && (v.PersistentVolumeClaim == nil || !v.PersistentVolumeClaim.ReadOnly) {
+		if name, ok := claimbinding.ClaimOf(pod, v); ok && name == claim && (v.PersistentVolumeClaim == nil || !v.PersistentVolumeClaim.ReadOnly) {
 			return false
 		}
 	}
@@ -219,13 +207,13 @@ func Name(pod *v1.Pod) types.NamespacedName {
 // NamesOf returns the pod's volumes that are the same directory as v: the ones of
 // the same claim.
 func NamesOf(pod *v1.Pod, v *v1.Volume) (names []string) {
-	claim, isClaim := ClaimOf(pod, v)
+	claim, isClaim := claimbinding.ClaimOf(pod, v)
 	if !isClaim {
 		return []string{v.Name}
 	}
 	for i := range pod.Spec.Volumes {
 		other := &pod.Spec.Volumes[i]
-		if name, ok := ClaimOf(pod, other); ok && name == claim {
+		if name, ok := claimbinding.ClaimOf(pod, other); ok && name == claim {
 			names = append(names, other.Name)
 		}
 	}
@@ -280,7 +268,7 @@ func CheckNamesake(plugins *volume.VolumePluginMgr, pod *v1.Pod, spec *volume.Sp
 	}
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
-		if _, isClaim := ClaimOf(pod, v); isClaim || v.Name != spec.Name() || !podstate.UsesVolume(pod, v.Name) {
+		if _, isClaim := claimbinding.ClaimOf(pod, v); isClaim || v.Name != spec.Name() || !podstate.UsesVolume(pod, v.Name) {
 			continue
 		}
 		other, err := plugins.FindPluginBySpec(volume.NewSpecFromVolume(v))

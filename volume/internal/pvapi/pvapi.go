@@ -50,18 +50,6 @@ func ClaimRefOf(pv *v1.PersistentVolume) (types.NamespacedName, bool) {
 	return types.NamespacedName{}, false
 }
 
-// ClaimOf returns the claim of a pod's volume; an ephemeral one's is named after
-// pod and volume.
-func ClaimOf(pod *v1.Pod, v *v1.Volume) (types.NamespacedName, bool) {
-	switch {
-	case v.PersistentVolumeClaim != nil:
-		return types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName}, true
-	case v.Ephemeral != nil:
-		return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name + "-" + v.Name}, true
-	}
-	return types.NamespacedName{}, false
-}
-
 // AwaitsClaimAnnotation is on a volume that was declared with the UID of its
 // claim, until that claim has it: it has not been created here, so that its
 // absence is not its deletion, and nothing is reclaimed. The value is the claim's

@@ -18,6 +18,7 @@ import (
 
 	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/validation"
@@ -284,7 +285,8 @@ func (c *Cluster) applyPod(ctx context.Context, ref volume.ObjectRef, declared *
 	if next.Spec.NodeName != "" { // what it wants beside, it uses once it is placed with that
 		had := claimsOf(stored)
 		next.Spec.Volumes = slices.DeleteFunc(next.Spec.Volumes, func(v v1.Volume) bool {
-			return v.PersistentVolumeClaim != nil && !slices.Contains(had, claimOfVolume(next, &v))
+			name, _ := claimbinding.ClaimOf(next, &v)
+			return v.PersistentVolumeClaim != nil && !slices.Contains(had, name)
 		})
 	}
 	claims := claimsOf(next)

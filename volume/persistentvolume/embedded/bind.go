@@ -66,7 +66,8 @@ func onlyUsed(pods []*v1.Pod) []*v1.Pod {
 	for i, pod := range pods {
 		left := pod.DeepCopy()
 		left.Spec.Volumes = slices.DeleteFunc(left.Spec.Volumes, func(v v1.Volume) bool {
-			return claimOfVolume(pod, &v).Name != "" && !podstate.UsesVolume(pod, v.Name)
+			_, isClaim := claimbinding.ClaimOf(pod, &v)
+			return isClaim && !podstate.UsesVolume(pod, v.Name)
 		})
 		used[i] = left
 	}
@@ -230,8 +231,8 @@ func isForOnePod(claim *v1.PersistentVolumeClaim) bool {
 // these it keeps until it ends, and a pod that has none of them mounted gets none.
 func (b *binding) withoutDeleted(ctx context.Context, pod *v1.Pod, mounted []Mounted) *v1.Pod {
 	kept := func(v v1.Volume) bool {
-		name := claimOfVolume(pod, &v)
-		if name.Name == "" || !slices.ContainsFunc(mounted, func(m Mounted) bool { return m.PodUID == pod.UID && m.Claim == name }) {
+		name, isClaim := claimbinding.ClaimOf(pod, &v)
+		if !isClaim || !slices.ContainsFunc(mounted, func(m Mounted) bool { return m.PodUID == pod.UID && m.Claim == name }) {
 			return false
 		}
 		claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, b.cluster.objects, volume.NewObjectRef(kindClaim, name.Namespace, name.Name))
@@ -259,7 +260,8 @@ func (b *binding) settleOn(ctx context.Context, pod *v1.Pod) error {
 		next, used := stored.DeepCopy(), claimsOf(stored)
 		next.Spec.NodeName = b.cluster.nodeName
 		for i := range pod.Spec.Volumes {
-			if v := &pod.Spec.Volumes[i]; v.PersistentVolumeClaim != nil && !slices.Contains(used, claimOfVolume(pod, v)) {
+			v := &pod.Spec.Volumes[i]
+			if name, _ := claimbinding.ClaimOf(pod, v); v.PersistentVolumeClaim != nil && !slices.Contains(used, name) {
 				next.Spec.Volumes = append(next.Spec.Volumes, *v.DeepCopy())
 			}
 		}
@@ -275,24 +277,12 @@ func (b *binding) settleOn(ctx context.Context, pod *v1.Pod) error {
 func claimsOf(pod *v1.Pod) (names []types.NamespacedName) {
 	seen := make(map[string]bool)
 	for i := range pod.Spec.Volumes {
-		if name := claimOfVolume(pod, &pod.Spec.Volumes[i]); name.Name != "" && !seen[name.Name] {
+		if name, isClaim := claimbinding.ClaimOf(pod, &pod.Spec.Volumes[i]); isClaim && !seen[name.Name] {
 			seen[name.Name] = true
 			names = append(names, name)
 		}
 	}
 	return names
-}
-
-// claimOfVolume returns the claim of one of a pod's volumes, without a name if it
-// has none.
-func claimOfVolume(pod *v1.Pod, v *v1.Volume) (name types.NamespacedName) {
-	switch {
-	case v.PersistentVolumeClaim != nil:
-		return types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName}
-	case v.Ephemeral != nil:
-		return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name + "-" + v.Name}
-	}
-	return name
 }
 
 // report says which claims the pods have not got.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/podstate"
@@ -95,7 +96,7 @@ func (all *usage) addPod(pod *v1.Pod) {
 	}
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
-		claim, ok := pvapi.ClaimOf(pod, v)
+		claim, ok := claimbinding.ClaimOf(pod, v)
 		if !ok {
 			all.add(&user{name: v.Name, pod: pod, spec: volume.NewSpecFromVolume(v)})
 			continue

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -72,9 +72,10 @@ func (t *Table) UnstageLeft(ctx context.Context, c LeftConfig) {
 	case <-ctx.Done():
 		return
 	}
-	var open sync.WaitGroup
-	open.Add(len(found))
+	var open atomic.Int64
+	open.Store(int64(len(found)))
 	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	queue := work.NewQueue(work.Config[int]{FirstPause: firstLeftPause, Reconcile: func(ctx context.Context, i int) work.Result {
 		err := t.unstageLeft(ctx, c, found[i])
 		if err != nil && ctx.Err() == nil {
@@ -82,7 +83,9 @@ func (t *Table) UnstageLeft(ctx context.Context, c LeftConfig) {
 		}
 		if err == nil {
 			c.Logger.Info("a device that an earlier owner has left is unmounted, or in use here", "device", found[i].device.Path)
-			open.Done()
+			if open.Add(-1) == 0 {
+				cancel()
+			}
 		}
 		return work.Result{Reason: err}
 	}})
@@ -90,10 +93,6 @@ func (t *Table) UnstageLeft(ctx context.Context, c LeftConfig) {
 		queue.Enqueue(i)
 	}
 	queue.Start(ctx)
-	go func() {
-		open.Wait()
-		cancel()
-	}()
 	<-ctx.Done()
 	queue.Wait()
 }
