@@ -15,6 +15,8 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/layout"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/csivolume"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
 )
 
 // blockVolume is a block volume of a pod.
@@ -42,7 +44,7 @@ func (p *Plugin) NewBlockVolumeMapper(spec *volume.Spec, pod *v1.Pod) (volume.Bl
 	if err != nil {
 		return nil, err
 	}
-	s, err := p.checkedSource(spec)
+	s, err := csivolume.Checked(&p.Kind, spec)
 	if err == nil && !spec.IsBlock() {
 		err = volume.Invalid("volumeMode", "must be Block for a device")
 	}
@@ -67,19 +69,19 @@ func (p *Plugin) ConstructBlockVolumeSpec(_ context.Context, _ types.UID, volume
 	if err := volume.CheckPathSegment("volume name", volumeName); err != nil {
 		return nil, err
 	}
-	data, err := p.identify(p.disk.blockData(volumeName), "", knownKey{name: volumeName})
+	data, err := p.identify(p.disk.BlockData(volumeName), "", knownKey{name: volumeName})
 	if err != nil {
 		return nil, err
 	}
 	if data == nil {
-		return nil, unidentified(p.disk.blockData(volumeName))
+		return nil, unidentified(p.disk.BlockData(volumeName))
 	}
-	return data.spec(volumeName, v1.PersistentVolumeBlock), nil
+	return data.Spec(volumeName, v1.PersistentVolumeBlock), nil
 }
 
 // GetGlobalMapPath implements [volume.BlockVolume].
 func (b *blockVolume) GetGlobalMapPath(*volume.Spec) (string, error) {
-	return b.plugin.disk.blockDir(b.Name, "dev"), nil
+	return b.plugin.disk.BlockDir(b.Name, "dev"), nil
 }
 
 // GetPodDeviceMapPath implements [volume.BlockVolume].
@@ -88,9 +90,9 @@ func (b *blockVolume) GetPodDeviceMapPath() (dir, name string) {
 }
 
 // GetStagingPath implements [volume.BlockVolume].
-func (b *blockVolume) GetStagingPath() string { return b.plugin.disk.blockStaging(b.Name) }
+func (b *blockVolume) GetStagingPath() string { return b.plugin.disk.BlockStaging(b.Name) }
 
-func (b *blockVolume) publishPath() string { return b.plugin.disk.blockPublish(b.Name, b.PodUID) }
+func (b *blockVolume) publishPath() string { return b.plugin.disk.BlockPublish(b.Name, b.PodUID) }
 
 func (b *blockVolume) key() knownKey { return knownKey{name: b.Name} }
 
@@ -98,14 +100,14 @@ func (b *blockVolume) wish() *wish { return &wish{spec: b.spec, source: b.source
 
 func (b *blockVolume) data() *volData {
 	node := string(b.Host.GetNodeName())
-	return &volData{SpecVolID: b.Name, VolumeHandle: b.source.handle, DriverName: b.source.driver, NodeName: node,
-		AttachmentID: attachmentName(b.source, node), Lifecycle: identity{}.lifecycle()}
+	return &volData{SpecVolID: b.Name, VolumeHandle: b.source.Handle, DriverName: b.source.Driver, NodeName: node,
+		AttachmentID: csivolume.AttachmentName(b.source, node), Lifecycle: csivolume.Lifecycle(false)}
 }
 
 // SetUpDevice stages the device by NodeStageVolume, if the driver stages.
 func (b *blockVolume) SetUpDevice(ctx context.Context) (string, error) {
 	place := b.GetStagingPath()
-	if err := b.plugin.stage(ctx, b.wish(), place, b.plugin.disk.blockData(b.Name), b.data()); err != nil {
+	if err := b.plugin.stage(ctx, b.wish(), place, b.plugin.disk.BlockData(b.Name), b.data()); err != nil {
 		return "", b.Error("SetUpDevice", err)
 	}
 	return place, nil
@@ -144,7 +146,7 @@ func (b *blockVolume) publish(ctx context.Context, place string) error {
 			return nil
 		}
 	}
-	r := &csi.NodePublishVolumeRequest{VolumeId: b.source.handle, TargetPath: place, StagingTargetPath: b.GetStagingPath(), Readonly: w.readOnly(),
+	r := &csi.NodePublishVolumeRequest{VolumeId: b.source.Handle, TargetPath: place, StagingTargetPath: b.GetStagingPath(), Readonly: w.readOnly(),
 		VolumeContext: podContext(b.source, w.traits, b.pod)}
 	if r.VolumeCapability, err = w.capability(s); err != nil {
 		return err
@@ -156,19 +158,19 @@ func (b *blockVolume) publish(ctx context.Context, place string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := writeData(p.disk.blockData(b.Name), b.data()); err != nil {
+	if _, err := writeData(p.disk.BlockData(b.Name), b.data()); err != nil {
 		return volume.NothingDone(err)
 	}
 	if _, err := podmount.MakeDir(filepath.Dir(place), dirMode); err != nil {
 		return volume.NothingDone(err)
 	}
-	there, err := p.disk.isThere(place)
+	there, err := p.disk.IsThere(place)
 	if err != nil {
 		return volume.NothingDone(err)
 	}
 	doubted := p.known.doubt(place, true)
-	err = p.do(ctx, call{driver: d, method: "NodePublishVolume", volume: r.VolumeId, secret: secret}, func(ctx context.Context, s *session) error {
-		_, err := s.node.NodePublishVolume(ctx, r)
+	err = p.drivers.Do(ctx, drivers.Call{Driver: d, Method: "NodePublishVolume", Volume: r.VolumeId, Secret: secret}, func(ctx context.Context, s *drivers.Session) error {
+		_, err := s.Node.NodePublishVolume(ctx, r)
 		return err
 	})
 	if err == nil {
@@ -200,16 +202,16 @@ func (b *blockVolume) UnmapPodDevice(ctx context.Context) error {
 
 func (b *blockVolume) unpublish(ctx context.Context, place string) error {
 	p := b.plugin
-	there, err := p.disk.isThere(place)
+	there, err := p.disk.IsThere(place)
 	if err != nil || !there {
 		return err
 	}
-	data, err := p.identify(p.disk.blockData(b.Name), "", b.key())
+	data, err := p.identify(p.disk.BlockData(b.Name), "", b.key())
 	if err != nil {
 		return err
 	}
 	if data == nil {
-		return unidentified(p.disk.blockData(b.Name))
+		return unidentified(p.disk.BlockData(b.Name))
 	}
 	if err := p.callUnpublish(ctx, data, place); err != nil {
 		return err
@@ -225,13 +227,13 @@ func (b *blockVolume) unpublish(ctx context.Context, place string) error {
 
 // TearDownDevice unstages the device by NodeUnstageVolume, if the driver stages.
 func (b *blockVolume) TearDownDevice(ctx context.Context, _, _ string) error {
-	p, dir := b.plugin, b.plugin.disk.blockData(b.Name)
+	p, dir := b.plugin, b.plugin.disk.BlockData(b.Name)
 	err := p.unstage(ctx, b.GetStagingPath(), dir, b.key())
 	if err != nil {
 		return b.Error("TearDownDevice", err)
 	}
 	p.known.forget(b.key())
-	for _, empty := range []string{filepath.Dir(dir), p.disk.blockDir("staging"), p.disk.blockDir("publish"), p.disk.blockDir(), p.disk.dir(), filepath.Dir(p.disk.dir())} {
+	for _, empty := range []string{filepath.Dir(dir), p.disk.BlockDir("staging"), p.disk.BlockDir("publish"), p.disk.BlockDir(), p.disk.Dir(), filepath.Dir(p.disk.Dir())} {
 		_ = podmount.RemoveDir(empty) // which other volumes may use
 	}
 	return nil

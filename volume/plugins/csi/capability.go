@@ -10,6 +10,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
 )
 
 // wish is how a volume is to be staged and published.
@@ -22,33 +23,16 @@ type wish struct {
 }
 
 // accessMode is the volume's first, as the kubelet has it.
-func (w *wish) accessMode(s *session) (csi.VolumeCapability_AccessMode_Mode, error) {
+func (w *wish) accessMode(s *drivers.Session) (csi.VolumeCapability_AccessMode_Mode, error) {
 	mode := v1.ReadWriteOnce
 	if pv := w.spec.PersistentVolume; pv != nil && len(pv.Spec.AccessModes) > 0 {
 		mode = pv.Spec.AccessModes[0]
 	}
-	return accessMode(mode, s.has(csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER))
-}
-
-// accessMode is a driver's word for a mode. perPod: it tells one pod from one node.
-func accessMode(mode v1.PersistentVolumeAccessMode, perPod bool) (csi.VolumeCapability_AccessMode_Mode, error) {
-	switch {
-	case mode == v1.ReadWriteOnce && perPod:
-		return csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER, nil
-	case mode == v1.ReadWriteOncePod && perPod:
-		return csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER, nil
-	case mode == v1.ReadWriteOnce || mode == v1.ReadWriteOncePod:
-		return csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, nil
-	case mode == v1.ReadOnlyMany:
-		return csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, nil
-	case mode == v1.ReadWriteMany:
-		return csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, nil
-	}
-	return 0, volume.Invalid("accessModes", "%q is unknown", mode)
+	return drivers.AccessMode(mode, s.Has(csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER))
 }
 
 // capability is what drivers call so: access mode, and file system or device.
-func (w *wish) capability(s *session) (*csi.VolumeCapability, error) {
+func (w *wish) capability(s *drivers.Session) (*csi.VolumeCapability, error) {
 	mode, err := w.accessMode(s)
 	if err != nil {
 		return nil, err
@@ -58,8 +42,8 @@ func (w *wish) capability(s *session) (*csi.VolumeCapability, error) {
 		c.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
 		return c, nil
 	}
-	m := &csi.VolumeCapability_MountVolume{FsType: w.source.fsType, MountFlags: w.mountFlags()}
-	if w.group != nil && s.has(csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP) {
+	m := &csi.VolumeCapability_MountVolume{FsType: w.source.FSType, MountFlags: w.mountFlags()}
+	if w.group != nil && s.Has(csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP) {
 		m.VolumeMountGroup = strconv.FormatInt(*w.group, 10)
 	}
 	c.AccessType = &csi.VolumeCapability_Mount{Mount: m}
@@ -79,29 +63,29 @@ func (w *wish) mountFlags() []string {
 
 // readOnly is what the pod asks for, which NodePublishVolume is told.
 func (w *wish) readOnly() bool {
-	if w.source.inline {
-		return w.source.readOnly
+	if w.source.Inline {
+		return w.source.ReadOnly
 	}
 	return w.spec.ReadOnly
 }
 
 // ownsFiles reports whether podvol gives the files to the pod's fsGroup; else the driver
 // does, or nobody.
-func (w *wish) ownsFiles(s *session) bool {
-	if w.group == nil || w.readOnly() || s.has(csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP) {
+func (w *wish) ownsFiles(s *drivers.Session) bool {
+	if w.group == nil || w.readOnly() || s.Has(csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP) {
 		return false
 	}
 	switch w.traits.fsGroup {
 	case storagev1.FileFSGroupPolicy:
 		return true
 	case storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy:
-		return w.source.fsType != "" && w.writesOnce()
+		return w.source.FSType != "" && w.writesOnce()
 	}
 	return false
 }
 
 func (w *wish) writesOnce() bool {
-	if w.source.inline {
+	if w.source.Inline {
 		return true
 	}
 	modes := w.spec.PersistentVolume.Spec.AccessModes

@@ -3,27 +3,25 @@ package csi
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net"
-	"path/filepath"
-	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fsgroup"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/csivolume"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
 	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // PluginName is the plugin's name.
-const PluginName = "kubernetes.io/csi"
+const PluginName = csivolume.PluginName
 
 // Config configures the plugin. New keeps none of its maps.
 type Config struct {
@@ -53,11 +51,9 @@ type Config struct {
 type Plugin struct {
 	pluginbase.Kind[source]
 	config  Config
-	drivers *drivers
-	// calls keeps the calls of one volume apart.
-	calls keylock.Map[string]
-	owner fsgroup.Setter
-	known knowledge
+	drivers *drivers.Set
+	owner   fsgroup.Setter
+	known   knowledge
 	// cluster is told of the drivers.
 	cluster *introductions
 	disk    disk // set by Init
@@ -78,56 +74,32 @@ var (
 // New returns the plugin. It does no I/O. It refuses names that no driver can have, and
 // sockets that are no absolute paths, with an *[volume.InvalidSpecError].
 func New(c Config) (*Plugin, error) {
-	for _, name := range slices.Sorted(maps.Keys(c.Drivers)) {
-		if err := checkDriverName("Drivers", name); err != nil {
-			return nil, err
-		}
-		if !filepath.IsAbs(c.Drivers[name]) {
-			return nil, volume.Invalid("Drivers", "the socket of driver %s must be an absolute path: %q", name, c.Drivers[name])
-		}
+	if c.Republish < 0 {
+		return nil, volume.Invalid("Republish", "times must not be negative")
 	}
-	if c.RegistryDir != "" && !filepath.IsAbs(c.RegistryDir) {
-		return nil, volume.Invalid("RegistryDir", "must be an absolute path: %q", c.RegistryDir)
+	programs, err := drivers.Config{Sockets: c.Drivers, RegistryDir: c.RegistryDir, CallTimeout: c.CallTimeout, Dial: c.Dial, Logger: c.Logger}.Complete()
+	if err != nil {
+		return nil, err
 	}
-	if c.CallTimeout < 0 || c.Republish < 0 {
-		return nil, volume.Invalid("CallTimeout", "times must not be negative")
-	}
-	c.CallTimeout, c.Republish = cmp.Or(c.CallTimeout, 2*time.Minute), cmp.Or(c.Republish, 90*time.Second)
-	if c.Dial == nil {
-		c.Dial = dialUnix
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.CallTimeout, c.Logger, c.Republish = programs.CallTimeout, programs.Logger, cmp.Or(c.Republish, 90*time.Second)
 	c.Defaults = maps.Clone(c.Defaults)
-	p := &Plugin{config: c, drivers: newDrivers(c)}
+	p := &Plugin{config: c, drivers: drivers.NewSet(programs), Kind: csivolume.Kind()}
 	p.cluster = newIntroductions(p)
-	p.Kind = pluginbase.Kind[source]{
-		Name: PluginName, Field: "csi",
-		Inline:     func(s *v1.VolumeSource) *source { return inlineSource(s.CSI) },
-		Persistent: func(s *v1.PersistentVolumeSource) *source { return persistentSource(s.CSI) },
-	}
 	return p, nil
-}
-
-func dialUnix(ctx context.Context, socket string) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, "unix", socket)
 }
 
 // Init implements [volume.VolumePlugin].
 func (p *Plugin) Init(host volume.VolumeHost) error {
-	p.disk = disk{host}
+	p.disk = disk{csivolume.Disk{Host: host}}
 	return p.Kind.Init(host)
 }
 
 // Close ends the connections. Calls under way end with an uncertain error. It may be
 // called twice.
-func (p *Plugin) Close() error { return p.drivers.close() }
+func (p *Plugin) Close() error { return p.drivers.Close() }
 
 // GetAccessModes returns all modes: which of them a volume has is for its driver to say.
-func (p *Plugin) GetAccessModes() []v1.PersistentVolumeAccessMode {
-	return []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce, v1.ReadOnlyMany, v1.ReadWriteMany, v1.ReadWriteOncePod}
-}
+func (p *Plugin) GetAccessModes() []v1.PersistentVolumeAccessMode { return csivolume.AccessModes() }
 
 // SupportsMountOption is true: drivers get the options.
 func (p *Plugin) SupportsMountOption() bool { return true }
@@ -136,49 +108,43 @@ func (p *Plugin) SupportsMountOption() bool { return true }
 // handle only with its pod; its name here is that of its driver and of the volume.
 func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) {
 	s, err := p.Source(spec)
-	if err == nil && !s.isNothing() {
-		s, err = p.checkedSource(spec)
+	if err == nil && !s.IsNothing() {
+		s, err = csivolume.Checked(&p.Kind, spec)
 	}
 	if err != nil {
 		return "", err
 	}
 	p.known.remember(p, spec, s)
-	if s.inline {
-		return s.driver + "^" + inlinePrefix + spec.Name(), nil
+	if s.Inline {
+		return s.Driver + "^" + csivolume.InlinePrefix + spec.Name(), nil
 	}
-	return s.driver + "^" + s.handle, nil
+	return s.Driver + "^" + s.Handle, nil
 }
 
 // GetPodVolumeName implements [volume.PodNamedVolumePlugin].
 func (p *Plugin) GetPodVolumeName(spec *volume.Spec, podUID types.UID) (string, error) {
-	s, err := p.checkedSource(spec)
+	s, err := csivolume.Checked(&p.Kind, spec)
 	if err != nil {
 		return "", err
 	}
-	if !s.inline {
-		return s.driver + "^" + s.handle, nil
-	}
-	return s.driver + "^" + inlineHandle(podUID, spec.Name()), nil
+	return s.UniqueName(podUID, spec.Name()), nil
 }
 
 // DescribeSource returns the driver's name and the handle.
 func (p *Plugin) DescribeSource(spec *volume.Spec) string {
 	s, err := p.Source(spec)
-	switch {
-	case err != nil:
+	if err != nil {
 		return ""
-	case s.inline:
-		return s.driver
 	}
-	return fmt.Sprintf("%s:%s", s.driver, s.handle)
+	return s.Describe()
 }
 
 // SupportsSELinuxContextMount reports whether the CSIDriver says seLinuxMount.
 func (p *Plugin) SupportsSELinuxContextMount(ctx context.Context, spec *volume.Spec) (bool, error) {
-	s, err := p.checkedSource(spec)
+	s, err := csivolume.Checked(&p.Kind, spec)
 	if err != nil {
 		return false, err
 	}
-	traits, err := p.traitsOf(ctx, s.driver)
+	traits, err := p.traitsOf(ctx, s.Driver)
 	return err == nil && traits.seLinuxMount, err
 }

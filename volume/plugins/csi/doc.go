@@ -21,15 +21,8 @@
 //
 // # Without a cluster
 //
-// A [Controller] is the plugin for the claims of a machine of its own: StorageClasses name
-// a driver as their provisioner, and it has the driver make and delete the volumes.
-//
-//   - Parameters, secrets with their templates, topology and the PersistentVolume are as
-//     external-provisioner has them.
-//   - The volume's name is that of the PersistentVolume, which the claims' controller has
-//     noted before (ProvisioningFinalizer of package persistentvolume). So the same volume is asked
-//     for again after a crash, and none is left of a claim that has gone meanwhile.
-//   - Nothing is deleted of which the node has something left.
+// Package controller, below this one, has drivers make and delete the volumes of the claims
+// of a machine of its own.
 //
 // # Errors
 //

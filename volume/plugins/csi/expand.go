@@ -9,6 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/csivolume"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
 )
 
 // RequiresFSResize is true: a driver may have to act on the node.
@@ -23,11 +25,11 @@ func (p *Plugin) RequiresFSResize() bool { return true }
 //     (InvalidArgument, OutOfRange, NotFound).
 func (p *Plugin) NodeExpand(ctx context.Context, options volume.NodeResizeOptions) (bool, error) {
 	done, err := p.expand(ctx, options)
-	return done, failed("NodeExpand", options.VolumeSpec.Name(), err)
+	return done, csivolume.Failed("NodeExpand", options.VolumeSpec.Name(), err)
 }
 
 func (p *Plugin) expand(ctx context.Context, o volume.NodeResizeOptions) (bool, error) {
-	source, err := p.checkedSource(o.VolumeSpec)
+	source, err := csivolume.Checked(&p.Kind, o.VolumeSpec)
 	if err != nil {
 		return false, err
 	}
@@ -36,10 +38,10 @@ func (p *Plugin) expand(ctx context.Context, o volume.NodeResizeOptions) (bool, 
 	if err != nil {
 		return false, err
 	}
-	if !s.has(csi.NodeServiceCapability_RPC_EXPAND_VOLUME) {
+	if !s.Has(csi.NodeServiceCapability_RPC_EXPAND_VOLUME) {
 		return true, nil
 	}
-	r := &csi.NodeExpandVolumeRequest{VolumeId: source.handle, VolumePath: o.DeviceMountPath, StagingTargetPath: o.DeviceStagePath,
+	r := &csi.NodeExpandVolumeRequest{VolumeId: source.Handle, VolumePath: o.DeviceMountPath, StagingTargetPath: o.DeviceStagePath,
 		CapacityRange: &csi.CapacityRange{RequiredBytes: o.NewSize.Value()}}
 	if o.VolumeSpec.IsBlock() || r.VolumePath == "" {
 		r.VolumePath = o.DevicePath
@@ -50,11 +52,11 @@ func (p *Plugin) expand(ctx context.Context, o volume.NodeResizeOptions) (bool, 
 	if r.VolumeCapability, err = w.capability(s); err != nil {
 		return false, err
 	}
-	if r.Secrets, err = p.secretsOf(ctx, source.expand, "NodeExpandVolume"); err != nil {
+	if r.Secrets, err = csivolume.Secrets(ctx, p.Host, source.NodeExpand, "NodeExpandVolume"); err != nil {
 		return false, err
 	}
-	err = p.do(ctx, call{driver: d, method: "NodeExpandVolume", volume: r.VolumeId, secret: valuesOf(r.Secrets)}, func(ctx context.Context, s *session) error {
-		_, err := s.node.NodeExpandVolume(ctx, r)
+	err = p.drivers.Do(ctx, drivers.Call{Driver: d, Method: "NodeExpandVolume", Volume: r.VolumeId, Secret: csivolume.ValuesOf(r.Secrets)}, func(ctx context.Context, s *drivers.Session) error {
+		_, err := s.Node.NodeExpandVolume(ctx, r)
 		return err
 	})
 	switch status.Code(err) {

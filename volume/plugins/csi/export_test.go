@@ -8,11 +8,11 @@ import (
 
 // AwaitEnd waits until the driver's connection has ended.
 func (p *Plugin) AwaitEnd(ctx context.Context, name string) error {
-	d, err := p.drivers.get(name)
+	d, err := p.drivers.Get(name)
 	if err != nil {
 		return err
 	}
-	if s := d.current(); s != nil && !s.conn.WaitForStateChange(ctx, connectivity.Ready) {
+	if s := d.Current(); s != nil && !s.Conn.WaitForStateChange(ctx, connectivity.Ready) {
 		return context.Cause(ctx)
 	}
 	return nil

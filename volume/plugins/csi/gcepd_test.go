@@ -23,6 +23,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/csi"
+	csicontroller "github.com/podvol/podvol/volume/plugins/csi/controller"
 	"github.com/podvol/podvol/volume/volumetest/csitest"
 )
 
@@ -46,7 +47,7 @@ type disks struct {
 	host        *fakehost.Host
 	attachments map[string]any
 	node        *csi.Plugin
-	controller  *csi.Controller
+	controller  *csicontroller.Plugin
 	conn        *grpc.ClientConn
 }
 
@@ -125,7 +126,7 @@ func (d *disks) restart() {
 	c := csi.Config{Drivers: map[string]string{gcePD: d.socket}}
 	node, err := csi.New(c)
 	d.must(err)
-	controller, err := csi.NewController(c)
+	controller, err := csicontroller.New(csicontroller.Config{Drivers: c.Drivers})
 	d.must(err, node.Init(d.host), controller.Init(d.host))
 	d.t.Cleanup(func() { node.Close(); controller.Close() })
 	d.node, d.controller = node, controller

@@ -37,10 +37,10 @@ type knownKey struct {
 
 // remember keeps what a persistent spec says of its volume.
 func (k *knowledge) remember(p *Plugin, spec *volume.Spec, s *source) {
-	if s.inline {
+	if s.Inline {
 		return // the pod is not known here
 	}
-	k.put(s, knownKey{name: spec.Name()}, knownKey{name: p.disk.globalMount(s)})
+	k.put(s, knownKey{name: spec.Name()}, knownKey{name: p.disk.GlobalMount(s)})
 }
 
 func (k *knowledge) put(s *source, keys ...knownKey) {
@@ -50,7 +50,7 @@ func (k *knowledge) put(s *source, keys ...knownKey) {
 		k.sources = make(map[knownKey]identity)
 	}
 	for _, key := range keys {
-		k.sources[key] = identity{s.driver, s.handle, s.inline}
+		k.sources[key] = identity{s.Driver, s.Handle, s.Inline}
 	}
 }
 

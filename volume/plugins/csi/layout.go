@@ -2,8 +2,6 @@ package csi
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -11,58 +9,20 @@ import (
 	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/durable"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/csivolume"
 )
 
 const (
-	dataFile  = "vol_data.json"
-	dirMode   = 0o750
-	dataMode  = 0o644 // the kubelet's; it has no secrets
-	globalDir = "globalmount"
-	mountDir  = "mount"
+	dirMode  = 0o750
+	dataMode = 0o644 // the kubelet's; it has no secrets
+	mountDir = "mount"
 )
-
-// volData is the content of vol_data.json: all that the kubelet keeps of a volume.
-type volData struct {
-	SpecVolID    string `json:"specVolID,omitempty"`
-	VolumeHandle string `json:"volumeHandle"`
-	DriverName   string `json:"driverName"`
-	NodeName     string `json:"nodeName,omitempty"`
-	AttachmentID string `json:"attachmentID,omitempty"`
-	Lifecycle    string `json:"volumeLifecycleMode,omitempty"`
-	SELinux      string `json:"seLinuxMountContext"`
-	// Owning is podvol's own, which the kubelet does not read: files are still to be
-	// given to the pod's fsGroup.
-	Owning string `json:"podvol.io/owning,omitempty"`
-}
-
-// isKnown reports whether the data names a volume of a driver. Names from disk are
-// checked as those from specs are.
-func (d *volData) isKnown() bool {
-	return d != nil && checkDriverName("driverName", d.DriverName) == nil && checkHandle(d.VolumeHandle) == nil
-}
-
-// readData returns the data in a directory; nil: there is none, or it is empty or torn.
-func readData(dir string) (*volData, error) {
-	text, err := os.ReadFile(filepath.Join(dir, dataFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	d := new(volData)
-	if json.Unmarshal(text, d) != nil || !d.isKnown() {
-		return nil, nil
-	}
-	return d, nil
-}
 
 // writeData makes the directory with the data, unless it is there. It reports whether
 // there was no data before: what an earlier attempt wrote, and did not remove, tells of
@@ -71,7 +31,7 @@ func writeData(dir string, d *volData) (fresh bool, err error) {
 	if _, err := podmount.MakeDir(dir, dirMode); err != nil {
 		return false, err
 	}
-	there, err := readData(dir)
+	there, err := csivolume.ReadData(dir)
 	if err != nil || there != nil && *there == *d {
 		return false, err
 	}
@@ -79,13 +39,19 @@ func writeData(dir string, d *volData) (fresh bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	_, err = os.Lstat(filepath.Join(dir, dataFile))
+	_, err = os.Lstat(filepath.Join(dir, csivolume.DataFile))
 	fresh = errors.Is(err, fs.ErrNotExist)
-	return fresh, durable.WriteFile(filepath.Join(dir, dataFile), text, dataMode)
+	return fresh, durable.WriteFile(filepath.Join(dir, csivolume.DataFile), text, dataMode)
 }
 
 // disk is the plugin's part of the node's directories and mounts.
-type disk struct{ host volume.VolumeHost }
+type disk struct{ csivolume.Disk }
+
+// The layout's words.
+type (
+	source  = csivolume.Source
+	volData = csivolume.Data
+)
 
 // removePlace removes what a driver has left at a place, the data beside it and the
 // directory of both. Nothing is removed but what is empty and not mounted.
@@ -100,7 +66,7 @@ func (d disk) removePlace(place, dir string) error {
 	if err := podmount.RemovePoint(place); err != nil {
 		return err
 	}
-	if err := durable.Remove(filepath.Join(dir, dataFile)); err != nil {
+	if err := durable.Remove(filepath.Join(dir, csivolume.DataFile)); err != nil {
 		return err
 	}
 	if err := podmount.RemoveDir(dir); err != nil {
@@ -118,42 +84,20 @@ func stillMounted(place string, err error) error {
 }
 
 func (d disk) isMounted(path string) (bool, error) {
-	_, mounted, err := table.Of(d.host.GetMounter()).At(path)
+	_, mounted, err := table.Of(d.Host.GetMounter()).At(path)
 	return mounted, err
-}
-
-func (d disk) dir() string { return d.host.GetPluginDir(PluginName) }
-
-// deviceDir is the directory of a volume that is staged once for the node.
-func (d disk) deviceDir(s *source) string {
-	sum := sha256.Sum256([]byte(s.handle))
-	return filepath.Join(d.dir(), s.driver, hex.EncodeToString(sum[:]))
-}
-
-func (d disk) globalMount(s *source) string { return filepath.Join(d.deviceDir(s), globalDir) }
-
-// The places of a block volume.
-
-func (d disk) blockDir(sub ...string) string {
-	return filepath.Join(append([]string{d.dir(), "volumeDevices"}, sub...)...)
-}
-
-func (d disk) blockStaging(volumeName string) string { return d.blockDir("staging", volumeName) }
-func (d disk) blockData(volumeName string) string    { return d.blockDir(volumeName, "data") }
-func (d disk) blockPublish(volumeName string, pod types.UID) string {
-	return d.blockDir("publish", volumeName, string(pod))
 }
 
 // identify finds out of which volume a directory is: by its vol_data.json, by a spec that
 // was seen, or by the mount table: a pod's mount shows the file system of a device that
 // has data. nil: nothing tells. Without a place, the mount table is not asked.
 func (p *Plugin) identify(dir, place string, key knownKey) (*volData, error) {
-	d, err := readData(dir)
+	d, err := csivolume.ReadData(dir)
 	if d != nil || err != nil {
 		return d, err
 	}
 	if s, ok := p.known.find(key); ok {
-		return &volData{VolumeHandle: s.handle, DriverName: s.driver, Lifecycle: s.lifecycle()}, nil
+		return &volData{VolumeHandle: s.handle, DriverName: s.driver, Lifecycle: csivolume.Lifecycle(s.inline)}, nil
 	}
 	if place == "" {
 		return nil, nil
@@ -173,10 +117,10 @@ func (p *Plugin) identify(dir, place string, key knownKey) (*volData, error) {
 func (d disk) deviceAmong(entries []mount.Entry) (*volData, error) {
 	for _, e := range entries {
 		device := filepath.Dir(e.Target)
-		if filepath.Base(e.Target) != globalDir || filepath.Dir(filepath.Dir(device)) != d.dir() {
+		if filepath.Base(e.Target) != csivolume.GlobalDir || filepath.Dir(filepath.Dir(device)) != d.Dir() {
 			continue
 		}
-		if d, err := readData(device); d != nil || err != nil {
+		if d, err := csivolume.ReadData(device); d != nil || err != nil {
 			return d, err
 		}
 	}
@@ -193,10 +137,10 @@ const legacyDir = "pv"
 // of the directory's volume, is an error. Block volumes that are published are left out: their
 // pods must go first.
 func (p *Plugin) FindStaged(context.Context) (found []volume.StagedDevice, err error) {
-	drivers, err := readDirs(p.disk.dir())
+	drivers, err := readDirs(p.disk.Dir())
 	errs := []error{err}
 	for _, driver := range drivers {
-		volumes, err := readDirs(filepath.Join(p.disk.dir(), driver))
+		volumes, err := readDirs(filepath.Join(p.disk.Dir(), driver))
 		errs = append(errs, err)
 		for _, name := range volumes {
 			d, err := p.disk.stagedIn(driver, name)
@@ -228,14 +172,14 @@ func (d disk) stagedIn(driver, name string) (*volume.StagedDevice, error) {
 	if driver == "volumeDevices" {
 		return d.stagedBlock(name)
 	}
-	dir := filepath.Join(d.dir(), driver, name)
-	data, err := readData(dir)
+	dir := filepath.Join(d.Dir(), driver, name)
+	data, err := csivolume.ReadData(dir)
 	if err != nil {
 		return nil, err
 	}
-	place := filepath.Join(dir, globalDir)
+	place := filepath.Join(dir, csivolume.GlobalDir)
 	if data == nil {
-		if there, err := d.isThere(place); err != nil || !there {
+		if there, err := d.IsThere(place); err != nil || !there {
 			return nil, err
 		}
 		return nil, unidentified(dir)
@@ -243,21 +187,21 @@ func (d disk) stagedIn(driver, name string) (*volume.StagedDevice, error) {
 	specName := name
 	if driver != legacyDir {
 		specName = "pv-" + name[:min(len(name), 16)] // which the data does not tell
-		if own := d.globalMount(&source{driver: data.DriverName, handle: data.VolumeHandle}); own != place {
+		if own := d.GlobalMount(&source{Driver: data.DriverName, Handle: data.VolumeHandle}); own != place {
 			return nil, unidentified(dir)
 		}
 	}
-	return &volume.StagedDevice{Spec: data.spec(specName, v1.PersistentVolumeFilesystem), Path: place}, nil
+	return &volume.StagedDevice{Spec: data.Spec(specName, v1.PersistentVolumeFilesystem), Path: place}, nil
 }
 
 func (d disk) stagedBlock(name string) (*volume.StagedDevice, error) {
-	data, err := readData(d.blockData(name))
+	data, err := csivolume.ReadData(d.BlockData(name))
 	if data == nil || err != nil {
 		return nil, err // staging and publish have no data
 	}
-	published, err := os.ReadDir(filepath.Dir(d.blockPublish(name, "any")))
+	published, err := os.ReadDir(filepath.Dir(d.BlockPublish(name, "any")))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) || len(published) > 0 {
 		return nil, err
 	}
-	return &volume.StagedDevice{Spec: data.spec(name, v1.PersistentVolumeBlock), Path: d.blockStaging(name)}, nil
+	return &volume.StagedDevice{Spec: data.Spec(name, v1.PersistentVolumeBlock), Path: d.BlockStaging(name)}, nil
 }

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
 )
 
 // statsTimeout bounds a measurement, which is no reason to wait for a driver.
@@ -61,9 +62,9 @@ func (m *mounted) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
 
 // GetMetrics is that of a block volume: its size, if the driver tells.
 func (b *blockVolume) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
-	data, err := b.plugin.identify(b.plugin.disk.blockData(b.Name), "", b.key())
+	data, err := b.plugin.identify(b.plugin.disk.BlockData(b.Name), "", b.key())
 	if data == nil && err == nil {
-		err = unidentified(b.plugin.disk.blockData(b.Name))
+		err = unidentified(b.plugin.disk.BlockData(b.Name))
 	}
 	if err != nil {
 		return nil, b.Error("GetMetrics", err)
@@ -82,26 +83,26 @@ func (p *Plugin) measure(ctx context.Context, data *volData, place string) (*vol
 }
 
 func (p *Plugin) ask(ctx context.Context, data *volData, place string) (*volume.Metrics, error) {
-	d, err := p.drivers.get(data.DriverName)
+	d, err := p.drivers.Get(data.DriverName)
 	if err != nil {
 		return nil, err
 	}
-	if since, hangs := d.hangs(); hangs {
-		return nil, fmt.Errorf("driver %s has a call that has not returned since %s, so it is asked nothing else", d.name, since.UTC().Format(time.RFC3339))
+	if since, hangs := d.Hangs(statsTimeout); hangs {
+		return nil, fmt.Errorf("driver %s has a call that has not returned since %s, so it is asked nothing else", d.Name, since.UTC().Format(time.RFC3339))
 	}
 	ctx, cancel := context.WithTimeout(ctx, min(statsTimeout, p.config.CallTimeout))
 	defer cancel()
-	s, err := d.ready(ctx)
+	s, err := p.drivers.Session(ctx, d)
 	if err != nil {
 		return nil, err
 	}
-	if !s.has(csi.NodeServiceCapability_RPC_GET_VOLUME_STATS) {
+	if !s.Has(csi.NodeServiceCapability_RPC_GET_VOLUME_STATS) {
 		return nil, volume.ErrMetricsUnsupported
 	}
 	var answer *csi.NodeGetVolumeStatsResponse
 	now := metav1.Now()
-	err = p.do(ctx, call{driver: d, method: "NodeGetVolumeStats", volume: data.VolumeHandle}, func(ctx context.Context, s *session) (err error) {
-		answer, err = s.node.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: data.VolumeHandle, VolumePath: place})
+	err = p.drivers.Do(ctx, drivers.Call{Driver: d, Method: "NodeGetVolumeStats", Volume: data.VolumeHandle}, func(ctx context.Context, s *drivers.Session) (err error) {
+		answer, err = s.Node.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: data.VolumeHandle, VolumePath: place})
 		return err
 	})
 	if err != nil {

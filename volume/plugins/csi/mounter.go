@@ -16,6 +16,8 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/csivolume"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
 )
 
 // mounted is what mounter and unmounter have in common.
@@ -51,15 +53,15 @@ func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 		if err := pluginbase.CheckFilesystem(spec, "csi"); err != nil {
 			return nil, err
 		}
-		s, err := p.checkedSource(spec)
+		s, err := csivolume.Checked(&p.Kind, spec)
 		if err != nil {
 			return nil, err
 		}
 		m := &mounter{mounted: mounted{pv, p}, pod: pod, spec: spec, source: s}
-		if s.inline {
+		if s.Inline {
 			m.adopt()
 		}
-		p.known.put(m.source, m.key(s.inline))
+		p.known.put(m.source, m.key(s.Inline))
 		return m, nil
 	})
 }
@@ -68,9 +70,9 @@ func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 // pod.
 func (m *mounter) adopt() {
 	own := *m.source
-	own.handle = inlineHandle(m.PodUID, m.Name)
-	if own.publish != nil {
-		own.publish = &v1.SecretReference{Namespace: m.pod.Namespace, Name: own.publish.Name}
+	own.Handle = csivolume.InlineHandle(m.PodUID, m.Name)
+	if own.Publish != nil {
+		own.Publish = &v1.SecretReference{Namespace: m.pod.Namespace, Name: own.Publish.Name}
 	}
 	m.source = &own
 }
@@ -108,7 +110,7 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 		return err
 	}
 	dataDir := filepath.Dir(dir)
-	before, err := readData(dataDir)
+	before, err := csivolume.ReadData(dataDir)
 	if err != nil {
 		return volume.NothingDone(err)
 	}
@@ -141,7 +143,7 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 }
 
 // publish has the driver publish the volume.
-func (m *mounter) publish(ctx context.Context, w *wish, d *driver, s *session, dir string, data *volData) error {
+func (m *mounter) publish(ctx context.Context, w *wish, d *drivers.Driver, s *drivers.Session, dir string, data *volData) error {
 	p, dataDir := m.plugin, filepath.Dir(dir)
 	r, secret, next, err := m.request(ctx, w, s, dir)
 	if err != nil {
@@ -152,8 +154,8 @@ func (m *mounter) publish(ctx context.Context, w *wish, d *driver, s *session, d
 		return volume.NothingDone(err)
 	}
 	doubted := p.known.doubt(dir, true)
-	err = p.do(ctx, call{driver: d, method: "NodePublishVolume", volume: r.VolumeId, secret: secret}, func(ctx context.Context, s *session) error {
-		_, err := s.node.NodePublishVolume(ctx, r)
+	err = p.drivers.Do(ctx, drivers.Call{Driver: d, Method: "NodePublishVolume", Volume: r.VolumeId, Secret: secret}, func(ctx context.Context, s *drivers.Session) error {
+		_, err := s.Node.NodePublishVolume(ctx, r)
 		return err
 	})
 	if err == nil {
@@ -172,11 +174,11 @@ func (m *mounter) publish(ctx context.Context, w *wish, d *driver, s *session, d
 
 func (m *mounter) data(w *wish) *volData {
 	d := &volData{
-		SpecVolID: m.Name, VolumeHandle: m.source.handle, DriverName: m.source.driver, NodeName: string(m.Host.GetNodeName()),
-		Lifecycle: identity{inline: m.source.inline}.lifecycle(),
+		SpecVolID: m.Name, VolumeHandle: m.source.Handle, DriverName: m.source.Driver, NodeName: string(m.Host.GetNodeName()),
+		Lifecycle: csivolume.Lifecycle(m.source.Inline),
 	}
-	if !m.source.inline {
-		d.AttachmentID = attachmentName(m.source, d.NodeName)
+	if !m.source.Inline {
+		d.AttachmentID = csivolume.AttachmentName(m.source, d.NodeName)
 	}
 	if w.traits.seLinuxMount {
 		d.SELinux = w.label
@@ -186,11 +188,11 @@ func (m *mounter) data(w *wish) *volData {
 
 // request is the call, the strings that errors must not hold, and the time of the next.
 // A failure has done nothing.
-func (m *mounter) request(ctx context.Context, w *wish, s *session, dir string) (r *csi.NodePublishVolumeRequest, secret []string, next time.Time, err error) {
+func (m *mounter) request(ctx context.Context, w *wish, s *drivers.Session, dir string) (r *csi.NodePublishVolumeRequest, secret []string, next time.Time, err error) {
 	p := m.plugin
-	r = &csi.NodePublishVolumeRequest{VolumeId: m.source.handle, TargetPath: dir, Readonly: w.readOnly(), VolumeContext: podContext(m.source, w.traits, m.pod)}
-	if !m.source.inline && s.has(csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME) {
-		r.StagingTargetPath = p.disk.globalMount(m.source)
+	r = &csi.NodePublishVolumeRequest{VolumeId: m.source.Handle, TargetPath: dir, Readonly: w.readOnly(), VolumeContext: podContext(m.source, w.traits, m.pod)}
+	if !m.source.Inline && s.Has(csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME) {
+		r.StagingTargetPath = p.disk.GlobalMount(m.source)
 	}
 	if r.VolumeCapability, err = w.capability(s); err != nil {
 		return nil, nil, next, err
@@ -204,10 +206,10 @@ func (m *mounter) request(ctx context.Context, w *wish, s *session, dir string) 
 
 // confide adds the secrets and tokens to a request, and says when it is to be repeated.
 func (p *Plugin) confide(ctx context.Context, w *wish, pod *v1.Pod, volumeName string, r *csi.NodePublishVolumeRequest) (secret []string, next time.Time, err error) {
-	if r.Secrets, err = p.secretsOf(ctx, w.source.publish, "NodePublishVolume"); err != nil {
+	if r.Secrets, err = csivolume.Secrets(ctx, p.Host, w.source.Publish, "NodePublishVolume"); err != nil {
 		return nil, next, err
 	}
-	secret = valuesOf(r.Secrets)
+	secret = csivolume.ValuesOf(r.Secrets)
 	t, err := p.tokensFor(ctx, volumeName, w.traits, pod)
 	if err != nil {
 		return nil, next, err
@@ -303,13 +305,13 @@ func (p *Plugin) unpublish(ctx context.Context, place, dataDir string, keys ...k
 // callUnpublish calls the driver. A driver that does not know the volume any more has
 // nothing to undo, if nothing is there.
 func (p *Plugin) callUnpublish(ctx context.Context, data *volData, place string) error {
-	d, err := p.drivers.get(data.DriverName)
+	d, err := p.drivers.Get(data.DriverName)
 	if err != nil {
 		return err
 	}
 	r := &csi.NodeUnpublishVolumeRequest{VolumeId: data.VolumeHandle, TargetPath: place}
-	err = p.do(ctx, call{driver: d, method: "NodeUnpublishVolume", volume: r.VolumeId}, func(ctx context.Context, s *session) error {
-		_, err := s.node.NodeUnpublishVolume(ctx, r)
+	err = p.drivers.Do(ctx, drivers.Call{Driver: d, Method: "NodeUnpublishVolume", Volume: r.VolumeId}, func(ctx context.Context, s *drivers.Session) error {
+		_, err := s.Node.NodeUnpublishVolume(ctx, r)
 		return err
 	})
 	if status.Code(err) != codes.NotFound || err == nil {
@@ -335,7 +337,7 @@ func (p *Plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath s
 	if err != nil {
 		return volume.ReconstructedVolume{}, err
 	}
-	return volume.ReconstructedVolume{Spec: data.spec(volumeName, v1.PersistentVolumeFilesystem), SELinuxMountContext: data.SELinux}, nil
+	return volume.ReconstructedVolume{Spec: data.Spec(volumeName, v1.PersistentVolumeFilesystem), SELinuxMountContext: data.SELinux}, nil
 }
 
 // identifyOrNothing is identify for a pod's volume. Without any trace, and with nothing
@@ -353,26 +355,14 @@ func identifyOrNothing(p *Plugin, dir string, key knownKey) (*volData, error) {
 			return nil, err
 		}
 		if !mounted {
-			return &volData{Lifecycle: identity{inline: true}.lifecycle()}, nil
+			return &volData{Lifecycle: csivolume.Lifecycle(true)}, nil
 		}
 	}
 	return nil, unidentified(dir)
 }
 
-// spec is what a vol_data.json says of a volume.
-func (d *volData) spec(volumeName string, mode v1.PersistentVolumeMode) *volume.Spec {
-	if d.Lifecycle == (identity{inline: true}).lifecycle() {
-		return volume.NewSpecFromVolume(&v1.Volume{Name: volumeName, VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: d.DriverName}}})
-	}
-	pv := &v1.PersistentVolume{}
-	pv.Name = volumeName
-	pv.Spec.CSI = &v1.CSIPersistentVolumeSource{Driver: d.DriverName, VolumeHandle: d.VolumeHandle}
-	pv.Spec.VolumeMode = &mode
-	return volume.NewSpecFromPersistentVolume(pv, false)
-}
-
 func unidentified(dir string) error {
 	return &volume.Failure{Cause: ErrUnidentified, Subject: dir,
-		What: "nothing says of which driver the volume at " + dir + " is: its " + dataFile + " is missing or empty",
+		What: "nothing says of which driver the volume at " + dir + " is: its " + csivolume.DataFile + " is missing or empty",
 		Next: "unmount and remove it by hand if no pod uses it"}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/work"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
 )
 
 // minRefresh is the shortest nodeAllocatableUpdatePeriodSeconds that the API takes.
@@ -28,16 +29,8 @@ type introductions struct {
 
 func newIntroductions(p *Plugin) *introductions {
 	i := &introductions{plugin: p}
-	i.names = work.NewQueue(work.Config[string]{Reconcile: i.reconcile, FirstPause: firstPause})
+	i.names = work.NewQueue(work.Config[string]{Reconcile: i.reconcile, FirstPause: drivers.FirstPause})
 	return i
-}
-
-// end ends a registration; nil: there was none. The cluster is told if it was the last.
-func (i *introductions) end(d *driver) {
-	if d != nil {
-		i.plugin.drivers.deregister(d)
-		i.names.Enqueue(d.name)
-	}
 }
 
 // again asks a driver anew.
@@ -56,16 +49,16 @@ type told struct {
 
 // toldDriver is the registration that was told last, and when.
 type toldDriver struct {
-	driver *driver
+	driver *drivers.Driver
 	at     time.Time
 }
 
 // due returns how long what was told of a driver stays as it is; 0: until something changes.
 // It reports false if the driver must be told of now.
-func (t *told) due(d *driver) (time.Duration, bool) {
+func (t *told) due(d *drivers.Driver) (time.Duration, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	last, period := t.drivers[d.name], t.periods[d.name]
+	last, period := t.drivers[d.Name], t.periods[d.Name]
 	if last.driver != d {
 		return 0, false
 	}
@@ -76,13 +69,13 @@ func (t *told) due(d *driver) (time.Duration, bool) {
 	return rest, rest > 0
 }
 
-func (t *told) note(d *driver, at time.Time) {
+func (t *told) note(d *drivers.Driver, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.drivers == nil {
 		t.drivers = make(map[string]toldDriver)
 	}
-	t.drivers[d.name] = toldDriver{d, at}
+	t.drivers[d.Name] = toldDriver{d, at}
 }
 
 // forget has a driver told of anew.
@@ -120,24 +113,24 @@ func (i *introductions) publisher() volume.CSINodePublisher {
 }
 
 // introduce asks a driver who the node is for it, and tells the cluster.
-func (i *introductions) introduce(ctx context.Context, d *driver) error {
+func (i *introductions) introduce(ctx context.Context, d *drivers.Driver) error {
 	publisher := i.publisher()
 	if publisher == nil {
 		return nil
 	}
 	var info *csi.NodeGetInfoResponse
-	err := i.plugin.do(ctx, call{driver: d, method: "NodeGetInfo"}, func(ctx context.Context, s *session) (err error) {
-		info, err = s.node.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
+	err := i.plugin.drivers.Do(ctx, drivers.Call{Driver: d, Method: "NodeGetInfo"}, func(ctx context.Context, s *drivers.Session) (err error) {
+		info, err = s.Node.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	segments := info.GetAccessibleTopology().GetSegments()
-	entry := storagev1.CSINodeDriver{Name: d.name, NodeID: info.GetNodeId(), TopologyKeys: slices.Sorted(maps.Keys(segments)),
+	entry := storagev1.CSINodeDriver{Name: d.Name, NodeID: info.GetNodeId(), TopologyKeys: slices.Sorted(maps.Keys(segments)),
 		Allocatable: i.limit(d, info.GetMaxVolumesPerNode())}
 	if entry.NodeID == "" {
-		return volume.Invalid("nodeID", "driver %s gives this node no name", d.name)
+		return volume.Invalid("nodeID", "driver %s gives this node no name", d.Name)
 	}
 	at := time.Now()
 	if err := publisher.PublishDriver(ctx, entry, segments); err != nil {
@@ -148,9 +141,9 @@ func (i *introductions) introduce(ctx context.Context, d *driver) error {
 }
 
 // limit is the number of volumes that the node takes; nil: the driver has none.
-func (i *introductions) limit(d *driver, n int64) *storagev1.VolumeNodeResources {
+func (i *introductions) limit(d *drivers.Driver, n int64) *storagev1.VolumeNodeResources {
 	if n < 0 {
-		i.plugin.config.Logger.Warn("a CSI driver's limit of volumes is negative and is ignored", "driver", d.name, "maxVolumesPerNode", n)
+		i.plugin.config.Logger.Warn("a CSI driver's limit of volumes is negative and is ignored", "driver", d.Name, "maxVolumesPerNode", n)
 	}
 	if n <= 0 {
 		return nil
@@ -164,7 +157,7 @@ func (i *introductions) reconcile(ctx context.Context, name string) work.Result 
 	if publisher == nil {
 		return work.Result{}
 	}
-	d, err := i.plugin.drivers.get(name)
+	d, err := i.plugin.drivers.Get(name)
 	if err != nil {
 		err = i.withdraw(ctx, publisher, name)
 	} else if rest, told := i.told.due(d); told {
@@ -182,7 +175,7 @@ func (i *introductions) reconcile(ctx context.Context, name string) work.Result 
 func (i *introductions) withdraw(ctx context.Context, publisher volume.CSINodePublisher, name string) error {
 	i.told.forget(name)
 	err := publisher.WithdrawDriver(ctx, name)
-	if _, gone := i.plugin.drivers.get(name); gone == nil { // it came back meanwhile
+	if _, gone := i.plugin.drivers.Get(name); gone == nil { // it came back meanwhile
 		i.again(name)
 	}
 	return err

@@ -1,6 +1,7 @@
 package csi
 
 import (
+	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,7 +12,7 @@ import (
 func TestPeriodOfALimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told told
-		d := &driver{name: "d"}
+		d := &drivers.Driver{Name: "d"}
 		if _, ok := told.due(d); ok {
 			t.Error("nothing was told yet")
 		}
@@ -30,7 +31,7 @@ func TestPeriodOfALimit(t *testing.T) {
 		if _, ok := told.due(d); ok {
 			t.Error("it is due")
 		}
-		if _, ok := told.due(&driver{name: "d"}); ok {
+		if _, ok := told.due(&drivers.Driver{Name: "d"}); ok {
 			t.Error("another registration was told of")
 		}
 	})

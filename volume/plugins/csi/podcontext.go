@@ -35,7 +35,7 @@ const (
 
 // podContext is the volume's attributes, and the pod's where the driver asks for them.
 func podContext(s *source, t *traits, pod *v1.Pod) map[string]string {
-	c := maps.Clone(s.attributes)
+	c := maps.Clone(s.Attributes)
 	if !t.podInfo {
 		return c
 	}
@@ -43,7 +43,7 @@ func podContext(s *source, t *traits, pod *v1.Pod) map[string]string {
 		c = make(map[string]string)
 	}
 	c[keyPodName], c[keyPodNamespace], c[keyPodUID] = pod.Name, pod.Namespace, string(pod.UID)
-	c[keyServiceAccount], c[keyEphemeral] = pod.Spec.ServiceAccountName, strconv.FormatBool(s.inline)
+	c[keyServiceAccount], c[keyEphemeral] = pod.Spec.ServiceAccountName, strconv.FormatBool(s.Inline)
 	return c
 }
 

@@ -11,16 +11,18 @@ import (
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/csivolume"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
 )
 
 // CanDeviceMount is true for persistent file systems: whether their driver stages, only
 // the driver knows. For one that does not, a device mount makes its directory and no call.
 func (p *Plugin) CanDeviceMount(spec *volume.Spec) (bool, error) {
-	if s, err := p.Source(spec); err == nil && s.isNothing() {
+	if s, err := p.Source(spec); err == nil && s.IsNothing() {
 		return false, nil
 	}
-	s, err := p.checkedSource(spec)
-	return err == nil && !s.inline && !spec.IsBlock(), err
+	s, err := csivolume.Checked(&p.Kind, spec)
+	return err == nil && !s.Inline && !spec.IsBlock(), err
 }
 
 // NewDeviceMounter implements [volume.DeviceMountableVolumePlugin].
@@ -50,49 +52,40 @@ type device struct{ plugin *Plugin }
 
 // GetDeviceMountPath returns the kubelet's directory of the volume's driver and handle.
 func (d *device) GetDeviceMountPath(spec *volume.Spec) (string, error) {
-	s, err := d.plugin.checkedSource(spec)
+	s, err := csivolume.Checked(&d.plugin.Kind, spec)
 	if err != nil {
 		return "", err
 	}
 	d.plugin.known.remember(d.plugin, spec, s)
-	return d.plugin.disk.globalMount(s), nil
+	return d.plugin.disk.GlobalMount(s), nil
 }
 
 // MountDevice stages the volume by NodeStageVolume, if its driver stages. It calls the
 // driver also if the volume is staged already, since only the driver knows whether that
 // is complete.
 func (d *device) MountDevice(ctx context.Context, spec *volume.Spec, _, deviceMountPath string, args volume.DeviceMounterArgs) error {
-	s, err := d.plugin.checkedSource(spec)
+	s, err := csivolume.Checked(&d.plugin.Kind, spec)
 	if err != nil {
-		return failed("MountDevice", spec.Name(), err)
+		return csivolume.Failed("MountDevice", spec.Name(), err)
 	}
 	w := &wish{spec: spec, source: s, group: args.FsGroup, label: args.SELinuxLabel}
-	data := &volData{VolumeHandle: s.handle, DriverName: s.driver, SELinux: args.SELinuxLabel}
-	return failed("MountDevice", spec.Name(), d.plugin.stage(ctx, w, deviceMountPath, filepath.Dir(deviceMountPath), data))
-}
-
-func failed(op, volumeName string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &volume.Error{Op: op, Plugin: PluginName, Volume: volumeName, Err: err}
+	data := &volData{VolumeHandle: s.Handle, DriverName: s.Driver, SELinux: args.SELinuxLabel}
+	return csivolume.Failed("MountDevice", spec.Name(), d.plugin.stage(ctx, w, deviceMountPath, filepath.Dir(deviceMountPath), data))
 }
 
 // prepare finds out all that a call needs before it, so that failures have done nothing.
-func (p *Plugin) prepare(ctx context.Context, w *wish) (*driver, *session, error) {
-	d, err := p.drivers.get(w.source.driver)
+func (p *Plugin) prepare(ctx context.Context, w *wish) (*drivers.Driver, *drivers.Session, error) {
+	d, err := p.drivers.Get(w.source.Driver)
 	if err != nil {
 		return nil, nil, err
 	}
-	if w.traits, err = p.traitsOf(ctx, w.source.driver); err != nil {
+	if w.traits, err = p.traitsOf(ctx, w.source.Driver); err != nil {
 		return nil, nil, err
 	}
 	if err := w.traits.checkLifecycle(w.source); err != nil {
 		return nil, nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.config.CallTimeout)
-	defer cancel()
-	s, err := d.ready(ctx)
+	s, err := p.drivers.Session(ctx, d)
 	return d, s, err
 }
 
@@ -102,11 +95,11 @@ func (p *Plugin) stage(ctx context.Context, w *wish, place, dataDir string, data
 	if err != nil {
 		return err
 	}
-	stages := s.has(csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME)
+	stages := s.Has(csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME)
 	if !stages && w.spec.IsBlock() {
 		return nil
 	}
-	r := &csi.NodeStageVolumeRequest{VolumeId: w.source.handle, StagingTargetPath: place, VolumeContext: w.source.attributes}
+	r := &csi.NodeStageVolumeRequest{VolumeId: w.source.Handle, StagingTargetPath: place, VolumeContext: w.source.Attributes}
 	if r.VolumeCapability, err = w.capability(s); err != nil {
 		return err
 	}
@@ -114,7 +107,7 @@ func (p *Plugin) stage(ctx context.Context, w *wish, place, dataDir string, data
 		return err
 	}
 	if stages {
-		if r.Secrets, err = p.secretsOf(ctx, w.source.stage, "NodeStageVolume"); err != nil {
+		if r.Secrets, err = csivolume.Secrets(ctx, p.Host, w.source.Stage, "NodeStageVolume"); err != nil {
 			return err
 		}
 	}
@@ -125,8 +118,8 @@ func (p *Plugin) stage(ctx context.Context, w *wish, place, dataDir string, data
 	if err := p.disk.makePlace(place); err != nil || !stages {
 		return volume.NothingDone(err)
 	}
-	err = p.do(ctx, call{driver: d, method: "NodeStageVolume", volume: r.VolumeId, secret: valuesOf(r.Secrets)}, func(ctx context.Context, s *session) error {
-		_, err := s.node.NodeStageVolume(ctx, r)
+	err = p.drivers.Do(ctx, drivers.Call{Driver: d, Method: "NodeStageVolume", Volume: r.VolumeId, Secret: csivolume.ValuesOf(r.Secrets)}, func(ctx context.Context, s *drivers.Session) error {
+		_, err := s.Node.NodeStageVolume(ctx, r)
 		return err
 	})
 	return p.settle(err, fresh, place, func() error { return p.disk.removePlace(place, dataDir) })
@@ -148,7 +141,7 @@ func (d disk) makePlace(place string) error {
 // the teardown, as does what is mounted all the same.
 func (p *Plugin) settle(err error, fresh bool, place string, clean func() error) error {
 	switch {
-	case err == nil || volume.IsUncertain(err) && !isRefusal(err):
+	case err == nil || volume.IsUncertain(err) && !drivers.IsRefusal(err):
 		return err
 	case !fresh:
 		return err // marked if the call was not sent: then everything is as it was
@@ -171,7 +164,7 @@ func (d *device) UnmountDevice(ctx context.Context, deviceMountPath string) erro
 	if err == nil {
 		d.plugin.known.forgetDevice(deviceMountPath)
 	}
-	return failed("UnmountDevice", filepath.Base(dir), err)
+	return csivolume.Failed("UnmountDevice", filepath.Base(dir), err)
 }
 
 func (p *Plugin) unstage(ctx context.Context, place, dataDir string, key knownKey) error {
@@ -182,18 +175,18 @@ func (p *Plugin) unstage(ctx context.Context, place, dataDir string, key knownKe
 	if data == nil {
 		return p.disk.removeUnidentified(place, dataDir)
 	}
-	d, err := p.drivers.get(data.DriverName)
+	d, err := p.drivers.Get(data.DriverName)
 	if err != nil {
 		return err
 	}
-	s, err := p.connected(ctx, d)
+	s, err := p.drivers.Session(ctx, d)
 	if err != nil {
 		return err
 	}
-	if s.has(csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME) {
+	if s.Has(csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME) {
 		r := &csi.NodeUnstageVolumeRequest{VolumeId: data.VolumeHandle, StagingTargetPath: place}
-		err := p.do(ctx, call{driver: d, method: "NodeUnstageVolume", volume: r.VolumeId}, func(ctx context.Context, s *session) error {
-			_, err := s.node.NodeUnstageVolume(ctx, r)
+		err := p.drivers.Do(ctx, drivers.Call{Driver: d, Method: "NodeUnstageVolume", Volume: r.VolumeId}, func(ctx context.Context, s *drivers.Session) error {
+			_, err := s.Node.NodeUnstageVolume(ctx, r)
 			return err
 		})
 		if err != nil {
@@ -201,10 +194,4 @@ func (p *Plugin) unstage(ctx context.Context, place, dataDir string, key knownKe
 		}
 	}
 	return p.disk.removePlace(place, dataDir)
-}
-
-func (p *Plugin) connected(ctx context.Context, d *driver) (*session, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.config.CallTimeout)
-	defer cancel()
-	return d.ready(ctx)
 }

@@ -69,19 +69,11 @@ func traitsIn(spec *storagev1.CSIDriverSpec) *traits {
 // checkLifecycle refuses a kind of volume that the driver does not offer.
 func (t *traits) checkLifecycle(s *source) error {
 	mode := storagev1.VolumeLifecyclePersistent
-	if s.inline {
+	if s.Inline {
 		mode = storagev1.VolumeLifecycleEphemeral
 	}
 	if slices.Contains(t.lifecycles, mode) {
 		return nil
 	}
-	return volume.Invalid("csi.driver", "%s has no %s volumes; its CSIDriver object lists %v (volumeLifecycleModes)", s.driver, mode, t.lifecycles)
-}
-
-// lifecycle is the word of vol_data.json.
-func (i identity) lifecycle() string {
-	if i.inline {
-		return string(storagev1.VolumeLifecycleEphemeral)
-	}
-	return string(storagev1.VolumeLifecyclePersistent)
+	return volume.Invalid("csi.driver", "%s has no %s volumes; its CSIDriver object lists %v (volumeLifecycleModes)", s.Driver, mode, t.lifecycles)
 }

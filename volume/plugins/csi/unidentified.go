@@ -1,39 +1,22 @@
 package csi
 
 import (
-	"errors"
 	"fmt"
 	"github.com/podvol/podvol/volume"
-	"io/fs"
-	"os"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/csivolume"
 	"path/filepath"
 )
-
-// isThere reports whether there is a file or directory at a place. What is mounted there
-// is not touched.
-func (d disk) isThere(place string) (bool, error) {
-	entries, err := os.ReadDir(filepath.Dir(place))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, err
-	}
-	for _, e := range entries {
-		if e.Name() == filepath.Base(place) {
-			return true, nil
-		}
-	}
-	return false, nil
-}
 
 // identifyLeft is identify for a volume that may be gone already: without data, and with
 // nothing at the place, nothing was done. shown is a path that the mount table may know;
 // empty: none.
 func (p *Plugin) identifyLeft(place, shown, dataDir string, keys ...knownKey) (*volData, error) {
-	data, err := readData(dataDir)
+	data, err := csivolume.ReadData(dataDir)
 	if data != nil || err != nil {
 		return data, err
 	}
-	for _, path := range []string{place, filepath.Join(dataDir, dataFile)} {
-		there, err := p.disk.isThere(path)
+	for _, path := range []string{place, filepath.Join(dataDir, csivolume.DataFile)} {
+		there, err := p.disk.IsThere(path)
 		if err != nil {
 			return nil, err
 		}
@@ -58,7 +41,7 @@ func (d disk) removeUnidentified(place, dataDir string) error {
 	}
 	if mounted {
 		return &volume.Failure{Cause: ErrUnidentified, Subject: place,
-			What: fmt.Sprintf("%s is mounted, and %s, which says by which driver, is missing or empty", place, filepath.Join(dataDir, dataFile)),
+			What: fmt.Sprintf("%s is mounted, and %s, which says by which driver, is missing or empty", place, filepath.Join(dataDir, csivolume.DataFile)),
 			Next: "have the driver unpublish it, or unmount it by hand"}
 	}
 	return d.removePlace(place, dataDir)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/csi"
+	"github.com/podvol/podvol/volume/plugins/csi/controller"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 )
 
@@ -86,7 +87,7 @@ func (o *Options) ForClaims(ctx context.Context, log io.Writer) ([]volume.Volume
 	if err != nil {
 		return nil, err
 	}
-	p, err := csi.NewController(c)
+	p, err := controller.New(controller.Config{Drivers: c.Drivers, RegistryDir: c.RegistryDir, Logger: c.Logger})
 	if err != nil {
 		return nil, o.usage("%w", err)
 	}

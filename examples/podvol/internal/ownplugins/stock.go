@@ -6,12 +6,12 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/plugins"
-	"github.com/podvol/podvol/volume/plugins/csi"
+	"github.com/podvol/podvol/volume/plugins/csi/controller"
 )
 
 // Stock are plugins that describe volumes: they are never initialised.
 func Stock() []volume.VolumePlugin {
-	drivers, err := csi.NewController(csi.Config{})
+	drivers, err := controller.New(controller.Config{})
 	if err != nil {
 		return plugins.All()
 	}

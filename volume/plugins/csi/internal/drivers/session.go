@@ -1,4 +1,4 @@
-package csi
+package drivers
 
 import (
 	"context"
@@ -18,29 +18,32 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// session is one connection of a driver, and what the driver can do as long as it lives:
+// Session is one connection of a driver, and what the driver can do as long as it lives:
 // a driver that was restarted may be of another version.
-type session struct {
-	conn    *grpc.ClientConn
-	node    csi.NodeClient
+type Session struct {
+	Conn *grpc.ClientConn
+	// Node is the Node service.
+	Node    csi.NodeClient
+	name    string
 	version string
 	can     []csi.NodeServiceCapability_RPC_Type
 	asking  chan struct{} // holds a value while known is asked for
-	known   *controls     // nil: not asked yet
+	known   *Controls     // nil: not asked yet
 }
 
-func (s *session) has(c csi.NodeServiceCapability_RPC_Type) bool { return slices.Contains(s.can, c) }
+// Has reports whether the Node service offers a call.
+func (s *Session) Has(c csi.NodeServiceCapability_RPC_Type) bool { return slices.Contains(s.can, c) }
 
 // isReady reports whether a call needs no new connection.
-func (s *session) isReady() bool { return s != nil && s.conn.GetState() == connectivity.Ready }
+func (s *Session) isReady() bool { return s != nil && s.Conn.GetState() == connectivity.Ready }
 
 // connect opens a session. Its errors say that no call that changes anything was sent.
-func connect(ctx context.Context, d *driver) (*session, error) {
+func connect(ctx context.Context, d *Driver) (*Session, error) {
 	var refused atomic.Pointer[error] // of the dial
 	conn, err := grpc.NewClient("passthrough:///csi",
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithIdleTimeout(0), grpc.WithDisableRetry(), grpc.WithUnaryInterceptor(d.measured),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			c, err := d.dial(ctx, d.socket)
+			c, err := d.set.config.Dial(ctx, d.Socket)
 			if err != nil {
 				refused.Store(&err)
 			}
@@ -49,15 +52,15 @@ func connect(ctx context.Context, d *driver) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &session{conn: conn, node: csi.NewNodeClient(conn), asking: make(chan struct{}, 1)}
+	s := &Session{name: d.Name, Conn: conn, Node: csi.NewNodeClient(conn), asking: make(chan struct{}, 1)}
 	if err := s.await(ctx); err != nil {
 		conn.Close()
 		if why := refused.Load(); why != nil {
 			err = *why
 		}
-		return nil, unreachable(d.name, d.socket, err)
+		return nil, unreachable(d.Name, d.Socket, err)
 	}
-	if err := s.learn(ctx, d.name, d.fixed); err != nil {
+	if err := s.learn(ctx, d.Name, d.Fixed); err != nil {
 		conn.Close()
 		return nil, err
 	}
@@ -65,13 +68,13 @@ func connect(ctx context.Context, d *driver) (*session, error) {
 }
 
 // await waits until the connection is there, which is when the driver has greeted.
-func (s *session) await(ctx context.Context) error {
-	s.conn.Connect()
-	for state := s.conn.GetState(); state != connectivity.Ready; state = s.conn.GetState() {
+func (s *Session) await(ctx context.Context) error {
+	s.Conn.Connect()
+	for state := s.Conn.GetState(); state != connectivity.Ready; state = s.Conn.GetState() {
 		if state == connectivity.TransientFailure || state == connectivity.Shutdown {
 			return errNoGreeting
 		}
-		if !s.conn.WaitForStateChange(ctx, state) {
+		if !s.Conn.WaitForStateChange(ctx, state) {
 			return context.Cause(ctx)
 		}
 	}
@@ -81,8 +84,8 @@ func (s *session) await(ctx context.Context) error {
 var errNoGreeting = errors.New("nothing there speaks gRPC")
 
 // learn asks what the driver can do, and of a fixed socket who it is.
-func (s *session) learn(ctx context.Context, name string, fixed bool) error {
-	info, err := csi.NewIdentityClient(s.conn).GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
+func (s *Session) learn(ctx context.Context, name string, fixed bool) error {
+	info, err := csi.NewIdentityClient(s.Conn).GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
 	switch code := status.Code(err); {
 	case err == nil:
 		s.version = info.GetVendorVersion()
@@ -94,7 +97,7 @@ func (s *session) learn(ctx context.Context, name string, fixed bool) error {
 			What: fmt.Sprintf("the driver at the socket of %s says that it is %.80q", name, info.GetName()),
 			Next: "give the socket with the name that its driver has"}
 	}
-	can, err := s.node.NodeGetCapabilities(ctx, &csi.NodeGetCapabilitiesRequest{})
+	can, err := s.Node.NodeGetCapabilities(ctx, &csi.NodeGetCapabilitiesRequest{})
 	if err != nil {
 		return failedCall("NodeGetCapabilities", name, "", err, nil)
 	}

@@ -1,4 +1,4 @@
-package csi
+package drivers
 
 import (
 	"cmp"
@@ -29,13 +29,9 @@ const (
 	ErrNoAnswer = volume.Cause("the CSI driver has not answered for certain")
 	// ErrRefused: the driver answered that it has not done a call.
 	ErrRefused = volume.Cause("the CSI driver has refused")
-	// ErrNotAttached: the volume is not attached to this node yet, or no more.
-	ErrNotAttached = volume.Cause("the volume is not attached to this node")
 	// ErrNoController: the driver has no Controller service, or that does not offer the
 	// call.
 	ErrNoController = volume.Cause("the CSI driver's controller does not do this")
-	// ErrUnidentified: nothing says of which driver a volume on disk is.
-	ErrUnidentified = volume.Cause("the volume's driver and handle are not known")
 )
 
 // maxMessage bounds what a driver can make an error say.
@@ -58,7 +54,7 @@ func isDoubtful(err error) bool {
 // failedCall is the error of a call that was sent. Nothing of the secret strings is in it.
 func failedCall(method, driver, volumeID string, err error, secret []string) error {
 	s := status.Convert(err)
-	clean := status.New(s.Code(), redact(s.Message(), secret))
+	clean := status.New(s.Code(), Redact(s.Message(), secret))
 	f := &volume.Failure{Cause: ErrRefused, Subject: cmp.Or(volumeID, driver), Err: clean.Err(), Next: "see the driver's log"}
 	if isDoubtful(err) {
 		f.Cause, f.Next = ErrNoAnswer, "the call may have been done or may be going on; it is tried again"
@@ -77,7 +73,7 @@ func failedCall(method, driver, volumeID string, err error, secret []string) err
 // endedWith adds the end of a caller's context to the error of a call that ended with it: a
 // driver may tell of the deadline before the caller's own clock does.
 func endedWith(caller context.Context, err error) error {
-	if isRefusal(err) {
+	if IsRefusal(err) {
 		return err
 	}
 	if why := context.Cause(caller); why != nil {
@@ -95,8 +91,8 @@ type endedCall struct{ err, why error }
 func (e *endedCall) Error() string   { return e.err.Error() }
 func (e *endedCall) Unwrap() []error { return []error{e.err, e.why} }
 
-// redact takes secrets and control characters out of a driver's message.
-func redact(message string, secret []string) string {
+// Redact takes secrets and control characters out of a driver's message.
+func Redact(message string, secret []string) string {
 	longest := slices.SortedFunc(slices.Values(secret), func(a, b string) int { return len(b) - len(a) })
 	for _, s := range longest {
 		if s != "" {
@@ -115,8 +111,8 @@ func redact(message string, secret []string) string {
 	return message
 }
 
-// isRefusal reports whether the driver has answered that nothing was done.
-func isRefusal(err error) bool { return errors.Is(err, ErrRefused) }
+// IsRefusal reports whether the driver has answered that nothing was done.
+func IsRefusal(err error) bool { return errors.Is(err, ErrRefused) }
 
 func notRegistered(name string, known []string) error {
 	next := "start the driver on this node"

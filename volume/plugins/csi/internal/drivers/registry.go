@@ -1,4 +1,4 @@
-package csi
+package drivers
 
 import (
 	"cmp"
@@ -17,26 +17,32 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/emptypb"
 
-	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/csiregistration"
 	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/csivolume"
 )
 
 const (
-	registryDir   = "plugins_registry"
 	dialTimeout   = 10 * time.Second
 	infoTimeout   = time.Second
 	notifyTimeout = 5 * time.Second
+	dirMode       = 0o750
 )
 
-var _ volume.RunningPlugin = (*Plugin)(nil)
+// Events are the node's part of registrations.
+type Events struct {
+	// Introduce is called before a registration counts. After an error it does not.
+	Introduce func(context.Context, *Driver) error
+	// Registered is called once it counts, and Ended when it has ended.
+	Registered, Ended func(name string)
+}
 
 // registry keeps the drivers that register themselves. Its loop is the only goroutine
 // that uses it.
 type registry struct {
-	plugin *Plugin
-	dir    string
-	wake   func(source string)
+	set *Set
+	dir string
+	on  Events
 	// sockets are those of registrars that were found, by path.
 	sockets map[string]*registrar
 	tried   chan attempt
@@ -46,7 +52,7 @@ type registry struct {
 type registrar struct {
 	id       socketID
 	running  bool // an attempt
-	driver   *driver
+	driver   *Driver
 	failures int
 	retryAt  time.Time // zero: no attempt is due
 }
@@ -55,34 +61,25 @@ type registrar struct {
 type attempt struct {
 	path   string
 	id     socketID
-	driver *driver
+	driver *Driver
 	err    error
 }
 
-// Run registers the drivers that announce themselves by sockets below
-// [Config.RegistryDir], by the kubelet's protocol, until ctx ends. It implements
-// [volume.RunningPlugin].
+// Run registers the drivers that announce themselves by sockets below a directory, by the
+// kubelet's protocol, until ctx ends.
 //
 //   - A socket that goes ends its registration. One that is made anew is another one.
 //   - Of several registrations of one name the newest counts. If it ends, the one before
 //     counts again.
-//   - A driver of [Config.Drivers] is not replaced.
+//   - A driver of [Config.Sockets] is not replaced.
 //   - A registration that fails is tried again, after at most two minutes, or at once
 //     when the socket is made anew.
-//   - A host with the role [volume.CSINodePublisher] is told of each driver by NodeGetInfo
-//     before its registration counts, and anew when the driver's limit is due
-//     (nodeAllocatableUpdatePeriodSeconds), or has turned out to be wrong. It is told when
-//     the last registration of a name has ended, and of the drivers of [Config.Drivers].
 //   - A socket must belong to root or to this process's user, have one name, and be
 //     closed to others.
 //
-// Registered drivers stay known when Run ends, so that volumes can be torn down.
-func (p *Plugin) Run(ctx context.Context, wake func(source string)) error {
-	r := &registry{plugin: p, dir: p.config.RegistryDir, wake: wake, sockets: make(map[string]*registrar), tried: make(chan attempt)}
-	if r.dir == "" {
-		root := filepath.Dir(filepath.Dir(filepath.Dir(p.disk.dir()))) // <root>/plugins/kubernetes.io/csi
-		r.dir = filepath.Join(root, registryDir)
-	}
+// Registered drivers stay known when Run ends.
+func (s *Set) Run(ctx context.Context, dir string, on Events) error {
+	r := &registry{set: s, dir: dir, on: on, sockets: make(map[string]*registrar), tried: make(chan attempt)}
 	w, err := newWatch()
 	if err != nil {
 		return err
@@ -92,11 +89,6 @@ func (p *Plugin) Run(ctx context.Context, wake func(source string)) error {
 		return err
 	}
 	defer func() { _ = podmount.RemoveDir(r.dir) }() // unless drivers are there
-	p.cluster.names.Start(ctx)
-	defer p.cluster.names.Wait()
-	for name := range p.config.Drivers {
-		p.cluster.names.Enqueue(name)
-	}
 	for ctx.Err() == nil {
 		found, err := w.sockets(r.dir)
 		if err != nil {
@@ -110,6 +102,14 @@ func (p *Plugin) Run(ctx context.Context, wake func(source string)) error {
 		<-r.tried
 	}
 	return nil
+}
+
+// end ends a registration; nil: there was none.
+func (r *registry) end(d *Driver) {
+	if d != nil {
+		r.set.Deregister(d)
+		r.on.Ended(d.Name)
+	}
 }
 
 func (r *registry) pending() bool {
@@ -128,7 +128,7 @@ func (r *registry) compare(found map[string]socketID) {
 		if id, there := found[path]; there && id == s.id {
 			continue
 		}
-		r.plugin.cluster.end(s.driver)
+		r.end(s.driver)
 		s.driver, s.failures, s.retryAt = nil, 0, time.Time{}
 		if !s.running {
 			delete(r.sockets, path)
@@ -155,7 +155,7 @@ func (r *registry) begin(ctx context.Context) {
 		s.running, s.retryAt = true, time.Time{}
 		id := s.id
 		go func() {
-			d, err := r.plugin.register(ctx, path)
+			d, err := r.register(ctx, path)
 			r.tried <- attempt{path, id, d, err}
 		}()
 	}
@@ -193,39 +193,38 @@ func (r *registry) settle(a attempt) {
 	s.running = false
 	switch {
 	case s.id != a.id:
-		r.plugin.cluster.end(a.driver)
+		r.end(a.driver)
 	case a.err == nil:
 		s.driver, s.failures = a.driver, 0
-		r.plugin.cluster.names.Enqueue(a.driver.name) // its limit may be due again
-		r.plugin.config.Logger.Info("a CSI driver is registered", "driver", a.driver.name, "socket", a.driver.socket)
-		r.wake(a.driver.name)
+		r.set.config.Logger.Info("a CSI driver is registered", "driver", a.driver.Name, "socket", a.driver.Socket)
+		r.on.Registered(a.driver.Name)
 	default:
 		s.failures++
-		s.retryAt = time.Now().Add(min(firstPause<<min(s.failures-1, 20), longPause))
-		r.plugin.config.Logger.Warn("a CSI driver is not registered", "registration", a.path, "error", a.err, "retry", s.retryAt)
+		s.retryAt = time.Now().Add(min(FirstPause<<min(s.failures-1, 20), longPause))
+		r.set.config.Logger.Warn("a CSI driver is not registered", "registration", a.path, "error", a.err, "retry", s.retryAt)
 	}
 }
 
 // Discover has the drivers known that register themselves at present, without telling
 // their registrars: it is for commands that look at drivers. It returns what is wrong
 // with sockets that register none. Run must not run.
-func (p *Plugin) Discover(ctx context.Context) (refused map[string]error, err error) {
+func (s *Set) Discover(ctx context.Context) (refused map[string]error, err error) {
 	w, err := newWatch()
 	if err != nil {
 		return nil, err
 	}
 	defer w.close()
-	found, err := w.sockets(p.config.RegistryDir)
+	found, err := w.sockets(s.config.RegistryDir)
 	refused = make(map[string]error)
 	for path := range found {
-		if _, err := p.look(ctx, path); err != nil {
+		if _, err := s.look(ctx, path); err != nil {
 			refused[path] = err
 		}
 	}
 	return refused, err
 }
 
-func (p *Plugin) look(ctx context.Context, path string) (*driver, error) {
+func (s *Set) look(ctx context.Context, path string) (*Driver, error) {
 	conn, err := dialRegistrar(path)
 	if err != nil {
 		return nil, err
@@ -235,7 +234,7 @@ func (p *Plugin) look(ctx context.Context, path string) (*driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p.accept(info, path)
+	return s.accept(info, path)
 }
 
 func dialRegistrar(path string) (*grpc.ClientConn, error) {
@@ -247,7 +246,7 @@ func dialRegistrar(path string) (*grpc.ClientConn, error) {
 }
 
 // register takes one registration, and tells the registrar.
-func (p *Plugin) register(ctx context.Context, path string) (*driver, error) {
+func (r *registry) register(ctx context.Context, path string) (*Driver, error) {
 	conn, err := dialRegistrar(path)
 	if err != nil {
 		return nil, err
@@ -257,10 +256,10 @@ func (p *Plugin) register(ctx context.Context, path string) (*driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := p.accept(info, path)
+	d, err := r.set.accept(info, path)
 	if err == nil {
-		if err = p.cluster.introduce(ctx, d); err != nil {
-			p.cluster.end(d)
+		if err = r.on.Introduce(ctx, d); err != nil {
+			r.end(d)
 			d = nil
 		}
 	}
@@ -271,8 +270,8 @@ func (p *Plugin) register(ctx context.Context, path string) (*driver, error) {
 	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
 	if notifyErr := conn.Invoke(ctx, csiregistration.NotifyRegistrationStatus, told.Message(), new(emptypb.Empty)); notifyErr != nil && err == nil {
-		p.cluster.end(d)
-		return nil, fmt.Errorf("telling the registrar that driver %s is registered: %w", d.name, notifyErr)
+		r.end(d)
+		return nil, fmt.Errorf("telling the registrar that driver %s is registered: %w", d.Name, notifyErr)
 	}
 	return d, err
 }
@@ -288,11 +287,11 @@ func askInfo(ctx context.Context, conn *grpc.ClientConn) (csiregistration.Info, 
 }
 
 // accept checks a registration, and has its driver known.
-func (p *Plugin) accept(info csiregistration.Info, path string) (*driver, error) {
+func (s *Set) accept(info csiregistration.Info, path string) (*Driver, error) {
 	if info.Type != csiregistration.CSIPlugin {
 		return nil, fmt.Errorf("plugins of type %.40q are not known here", info.Type)
 	}
-	if err := checkDriverName("name", info.Name); err != nil {
+	if err := csivolume.CheckDriverName("name", info.Name); err != nil {
 		return nil, err
 	}
 	if err := checkVersions(info.Versions); err != nil {
@@ -305,8 +304,8 @@ func (p *Plugin) accept(info csiregistration.Info, path string) (*driver, error)
 	if err := checkSocket(endpoint); err != nil && !errors.Is(err, os.ErrNotExist) { // a driver may start later
 		return nil, err
 	}
-	d := p.drivers.newDriver(info.Name, endpoint, false)
-	return d, p.drivers.register(d)
+	d := s.newDriver(info.Name, endpoint, false)
+	return d, s.register(d)
 }
 
 // checkVersions wants one of version 1.
@@ -321,33 +320,33 @@ func checkVersions(versions []string) error {
 }
 
 // register makes a driver known. It comes before others of its name.
-func (d *drivers) register(one *driver) error {
+func (d *Set) register(one *Driver) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	before := d.byName[one.name]
-	if before != nil && before.fixed {
-		return fmt.Errorf("driver %s is configured with the socket %s", one.name, before.socket)
+	before := d.byName[one.Name]
+	if before != nil && before.Fixed {
+		return fmt.Errorf("driver %s is configured with the socket %s", one.Name, before.Socket)
 	}
 	if before != nil {
-		d.older[one.name] = append(d.older[one.name], before)
+		d.older[one.Name] = append(d.older[one.Name], before)
 	}
-	d.byName[one.name] = one
+	d.byName[one.Name] = one
 	return nil
 }
 
-// deregister lets a driver be forgotten. Volumes of it get the registration
+// Deregister lets a driver be forgotten. Volumes of it get the registration
 // before, if there is one.
-func (d *drivers) deregister(one *driver) {
+func (d *Set) Deregister(one *Driver) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	older := d.older[one.name]
-	if d.byName[one.name] != one {
-		d.older[one.name] = slices.DeleteFunc(older, func(o *driver) bool { return o == one })
+	older := d.older[one.Name]
+	if d.byName[one.Name] != one {
+		d.older[one.Name] = slices.DeleteFunc(older, func(o *Driver) bool { return o == one })
 	} else if n := len(older); n > 0 {
-		d.byName[one.name], d.older[one.name] = older[n-1], older[:n-1]
+		d.byName[one.Name], d.older[one.Name] = older[n-1], older[:n-1]
 	} else {
-		delete(d.byName, one.name)
+		delete(d.byName, one.Name)
 	}
 	one.retire()
-	d.log.Info("a CSI driver is no longer registered", "driver", one.name, "socket", one.socket)
+	d.config.Logger.Info("a CSI driver is no longer registered", "driver", one.Name, "socket", one.Socket)
 }

@@ -1,7 +1,8 @@
-package csi_test
+package controller_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -20,7 +21,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
-	"github.com/podvol/podvol/volume/plugins/csi"
+	"github.com/podvol/podvol/volume/plugins/csi/controller"
 	"github.com/podvol/podvol/volume/volumetest/csitest"
 )
 
@@ -73,7 +74,7 @@ func (m *machine) startDriver() {
 // open starts the program that has the claims.
 func (m *machine) open() {
 	m.t.Helper()
-	plugin, err := csi.NewController(csi.Config{Drivers: map[string]string{driverName: m.socket}})
+	plugin, err := controller.New(controller.Config{Drivers: map[string]string{driverName: m.socket}})
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -307,7 +308,7 @@ func TestVolumeStays(t *testing.T) {
 		m.apply(pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast")))
 		m.idle()
 		pv := m.wantBound()
-		dir := filepath.Join(m.root, "plugins/kubernetes.io/csi", driverName, sha256Hex(pv.Spec.CSI.VolumeHandle))
+		dir := filepath.Join(m.root, "plugins/kubernetes.io/csi", driverName, fmt.Sprintf("%x", sha256.Sum256([]byte(pv.Spec.CSI.VolumeHandle))))
 		if err := os.MkdirAll(dir, 0o750); err != nil {
 			t.Fatal(err)
 		}

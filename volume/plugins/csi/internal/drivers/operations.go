@@ -1,4 +1,4 @@
-package csi
+package drivers
 
 import (
 	"context"
@@ -20,8 +20,8 @@ type Operation struct {
 
 // Subscribe calls f after each call of a driver, until stop is called. f must not block,
 // and may be called concurrently, also once more while stop is called.
-func (p *Plugin) Subscribe(f func(Operation)) (stop func()) {
-	o := &p.drivers.observers
+func (s *Set) Subscribe(f func(Operation)) (stop func()) {
+	o := &s.observers
 	key := &f
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -55,9 +55,9 @@ func (o *observers) observe(done Operation) {
 }
 
 // measured tells of each call of the driver.
-func (d *driver) measured(ctx context.Context, method string, request, response any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+func (d *Driver) measured(ctx context.Context, method string, request, response any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	begin := time.Now()
 	err := invoke(ctx, method, request, response, conn, options...)
-	d.observers.observe(Operation{Driver: d.name, Method: method, Code: status.Code(err).String(), Took: time.Since(begin)})
+	d.set.observers.observe(Operation{Driver: d.Name, Method: method, Code: status.Code(err).String(), Took: time.Since(begin)})
 	return err
 }

@@ -1,4 +1,4 @@
-package csi
+package drivers
 
 import (
 	"fmt"
@@ -127,6 +127,6 @@ func checkSocket(path string) error {
 
 // Pauses between the attempts for one socket: the kubelet's.
 const (
-	firstPause = 500 * time.Millisecond
+	FirstPause = 500 * time.Millisecond
 	longPause  = 2*time.Minute + 2*time.Second
 )

@@ -1,4 +1,4 @@
-package csi
+package controller
 
 import (
 	"context"
@@ -16,6 +16,8 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/csiclass"
 	"github.com/podvol/podvol/volume/internal/pvapi"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/csivolume"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
 )
 
 // Annotations of the PersistentVolumes that are made: the secret with which they are
@@ -33,33 +35,33 @@ func IsMadeHere(pv *v1.PersistentVolume) bool {
 
 // provisioner has a driver make the volume of one claim.
 type provisioner struct {
-	controller *Controller
-	options    volume.VolumeOptions
-	driver     string
-	class      *csiclass.Class
-	secrets    map[csiclass.Use]*v1.SecretReference
+	plugin  *Plugin
+	options volume.VolumeOptions
+	driver  string
+	class   *csiclass.Class
+	secrets map[csiclass.Use]*v1.SecretReference
 }
 
 // ProvisionsFor is true of names that a driver may have: there is no other process that
 // would provision.
-func (p *Controller) ProvisionsFor(provisioner string) bool {
-	return checkDriverName("provisioner", provisioner) == nil
+func (p *Plugin) ProvisionsFor(provisioner string) bool {
+	return csivolume.CheckDriverName("provisioner", provisioner) == nil
 }
 
 // NewProvisioner implements [volume.ProvisionableVolumePlugin] for the driver that the
 // class names as its provisioner. Parameters that begin with csi.storage.k8s.io/ are
 // Kubernetes': the file system, and the secrets of the volume. All others are the driver's,
 // which alone knows them. What cannot be is a *[volume.InvalidSpecError].
-func (p *Controller) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
+func (p *Plugin) NewProvisioner(options volume.VolumeOptions) (volume.Provisioner, error) {
 	m, err := p.newProvisioner(options)
 	if err != nil {
-		return nil, failed("NewProvisioner", options.PVName, err)
+		return nil, csivolume.Failed("NewProvisioner", options.PVName, err)
 	}
 	return m, nil
 }
 
-func (p *Controller) newProvisioner(options volume.VolumeOptions) (*provisioner, error) {
-	if err := checkDriverName("provisioner", options.Provisioner); err != nil {
+func (p *Plugin) newProvisioner(options volume.VolumeOptions) (*provisioner, error) {
+	if err := csivolume.CheckDriverName("provisioner", options.Provisioner); err != nil {
 		return nil, err
 	}
 	if options.PVC.Spec.Selector != nil {
@@ -69,7 +71,7 @@ func (p *Controller) newProvisioner(options volume.VolumeOptions) (*provisioner,
 	if err != nil {
 		return nil, err
 	}
-	m := &provisioner{controller: p, options: options, driver: options.Provisioner, class: class, secrets: make(map[csiclass.Use]*v1.SecretReference)}
+	m := &provisioner{plugin: p, options: options, driver: options.Provisioner, class: class, secrets: make(map[csiclass.Use]*v1.SecretReference)}
 	for _, use := range csiclass.Uses() {
 		if m.secrets[use], err = class.Secret(use, options.PVName, options.PVC); err != nil {
 			return nil, err
@@ -91,11 +93,11 @@ func (p *Controller) newProvisioner(options volume.VolumeOptions) (*provisioner,
 // [ErrNoAnswer], or say what is wrong with claim and class.
 func (m *provisioner) Provision(ctx context.Context, selectedNode *v1.Node, allowedTopologies []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
 	pv, err := m.provision(ctx, selectedNode, allowedTopologies)
-	return pv, failed("Provision", m.options.PVName, err)
+	return pv, csivolume.Failed("Provision", m.options.PVName, err)
 }
 
 func (m *provisioner) provision(ctx context.Context, selectedNode *v1.Node, allowed []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
-	d, c, err := m.controller.service(ctx, m.driver)
+	d, c, err := m.plugin.service(ctx, m.driver)
 	if err != nil {
 		return nil, err
 	}
@@ -103,14 +105,14 @@ func (m *provisioner) provision(ctx context.Context, selectedNode *v1.Node, allo
 	if err != nil {
 		return nil, err
 	}
-	if r.AccessibilityRequirements, err = m.controller.requirement(ctx, d, c, allowed); err != nil {
+	if r.AccessibilityRequirements, err = m.plugin.requirement(ctx, d, c, allowed); err != nil {
 		return nil, err
 	}
-	if r.Secrets, err = m.controller.node.secretsOf(ctx, m.secrets[csiclass.Provisioner], "CreateVolume"); err != nil {
+	if r.Secrets, err = csivolume.Secrets(ctx, m.plugin.Host, m.secrets[csiclass.Provisioner], "CreateVolume"); err != nil {
 		return nil, err
 	}
 	var made *csi.Volume
-	err = m.controller.control(ctx, call{driver: d, method: "CreateVolume", volume: r.Name, secret: valuesOf(r.Secrets)}, func(ctx context.Context, c *controls) error {
+	err = m.plugin.control(ctx, drivers.Call{Driver: d, Method: "CreateVolume", Volume: r.Name, Secret: csivolume.ValuesOf(r.Secrets)}, func(ctx context.Context, c *drivers.Controls) error {
 		response, err := c.CreateVolume(ctx, r)
 		made = response.GetVolume()
 		return err
@@ -121,7 +123,7 @@ func (m *provisioner) provision(ctx context.Context, selectedNode *v1.Node, allo
 	if err != nil {
 		return nil, err
 	}
-	if err := checkHandle(made.GetVolumeId()); err != nil {
+	if err := csivolume.CheckHandle(made.GetVolumeId()); err != nil {
 		return nil, fmt.Errorf("driver %s says that CreateVolume is done, and names no volume: %s", m.driver, err.Error()) // which may be there
 	}
 	if made.GetCapacityBytes() > 0 && made.GetCapacityBytes() < r.CapacityRange.GetRequiredBytes() {
@@ -132,15 +134,15 @@ func (m *provisioner) provision(ctx context.Context, selectedNode *v1.Node, allo
 
 // codeOf returns the code of a call that was sent.
 func codeOf(err error) (codes.Code, bool) {
-	if !errors.Is(err, ErrNoAnswer) && !errors.Is(err, ErrRefused) {
+	if !errors.Is(err, drivers.ErrNoAnswer) && !errors.Is(err, drivers.ErrRefused) {
 		return 0, false
 	}
 	return status.Code(err), true
 }
 
 // giveUp deletes a volume that the claim cannot have.
-func (m *provisioner) giveUp(ctx context.Context, d *driver, id string, secrets map[string]string, why error) error {
-	err := m.controller.deleteVolume(ctx, d, &csi.DeleteVolumeRequest{VolumeId: id, Secrets: secrets}, func(context.Context) error { return nil })
+func (m *provisioner) giveUp(ctx context.Context, d *drivers.Driver, id string, secrets map[string]string, why error) error {
+	err := m.plugin.deleteVolume(ctx, d, &csi.DeleteVolumeRequest{VolumeId: id, Secrets: secrets}, func(context.Context) error { return nil })
 	if err != nil {
 		return fmt.Errorf("%w; and deleting it again has failed: %s", errors.New(why.Error()), err.Error()) // it is still there
 	}
@@ -148,8 +150,8 @@ func (m *provisioner) giveUp(ctx context.Context, d *driver, id string, secrets 
 }
 
 // request is all of CreateVolume that claim and class say.
-func (m *provisioner) request(c *controls) (*csi.CreateVolumeRequest, error) {
-	if err := c.needs(csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, m.driver); err != nil {
+func (m *provisioner) request(c *drivers.Controls) (*csi.CreateVolumeRequest, error) {
+	if err := c.Needs(csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, m.driver); err != nil {
 		return nil, err
 	}
 	claim := m.options.PVC
@@ -167,7 +169,7 @@ func (m *provisioner) request(c *controls) (*csi.CreateVolumeRequest, error) {
 			&csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: known}}, m.isBlock(), m.class.FSType, m.options.MountOptions))
 	}
 	if a := m.options.VolumeAttributesClass; a != nil {
-		if err := c.needs(csi.ControllerServiceCapability_RPC_MODIFY_VOLUME, m.driver); err != nil {
+		if err := c.Needs(csi.ControllerServiceCapability_RPC_MODIFY_VOLUME, m.driver); err != nil {
 			return nil, err
 		}
 		r.MutableParameters = a.Parameters
@@ -180,10 +182,10 @@ func (m *provisioner) isBlock() bool {
 }
 
 // requirement asks for a volume that this node can reach; nil: all are.
-func (p *Controller) requirement(ctx context.Context, d *driver, c *controls, allowed []v1.TopologySelectorTerm) (*csi.TopologyRequirement, error) {
-	if !c.topologies {
+func (p *Plugin) requirement(ctx context.Context, d *drivers.Driver, c *drivers.Controls, allowed []v1.TopologySelectorTerm) (*csi.TopologyRequirement, error) {
+	if !c.Topologies {
 		if len(allowed) > 0 {
-			return nil, volume.Invalid("allowedTopologies", "mean nothing to driver %s, whose volumes can be reached from every node; remove them from the class", d.name)
+			return nil, volume.Invalid("allowedTopologies", "mean nothing to driver %s, whose volumes can be reached from every node; remove them from the class", d.Name)
 		}
 		return nil, nil
 	}
@@ -192,19 +194,19 @@ func (p *Controller) requirement(ctx context.Context, d *driver, c *controls, al
 	case err != nil:
 		return nil, volume.NothingDone(err)
 	case !csiclass.Allows(allowed, segments):
-		return nil, volume.Invalid("allowedTopologies", "of the class do not have this node, which driver %s has at %v", d.name, segments)
+		return nil, volume.Invalid("allowedTopologies", "of the class do not have this node, which driver %s has at %v", d.Name, segments)
 	case len(segments) == 0:
-		return nil, volume.NothingDone(fmt.Errorf("driver %s does not say where this node is (NodeGetInfo), so that its volumes cannot be made where it reaches them", d.name))
+		return nil, volume.NothingDone(fmt.Errorf("driver %s does not say where this node is (NodeGetInfo), so that its volumes cannot be made where it reaches them", d.Name))
 	}
 	here := []*csi.Topology{{Segments: segments}}
 	return &csi.TopologyRequirement{Requisite: here, Preferred: here}, nil
 }
 
 // segmentsOf asks where the node is.
-func (p *Controller) segmentsOf(ctx context.Context, d *driver) (map[string]string, error) {
+func (p *Plugin) segmentsOf(ctx context.Context, d *drivers.Driver) (map[string]string, error) {
 	var segments map[string]string
-	err := p.node.do(ctx, call{driver: d, method: "NodeGetInfo"}, func(ctx context.Context, s *session) error {
-		info, err := s.node.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
+	err := p.drivers.Do(ctx, drivers.Call{Driver: d, Method: "NodeGetInfo"}, func(ctx context.Context, s *drivers.Session) error {
+		info, err := s.Node.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
 		segments = info.GetAccessibleTopology().GetSegments()
 		return err
 	})
@@ -245,7 +247,7 @@ func (m *provisioner) persistentVolume(made *csi.Volume, r *csi.CreateVolumeRequ
 	}
 	pv.Spec.NodeAffinity = csiclass.Affinity(topologies)
 	for _, here := range r.GetAccessibilityRequirements().GetRequisite() {
-		csiclass.AddNode(pv.Spec.NodeAffinity, topologies, here.GetSegments(), string(m.controller.node.Host.GetNodeName()))
+		csiclass.AddNode(pv.Spec.NodeAffinity, topologies, here.GetSegments(), string(m.plugin.Host.GetNodeName()))
 	}
 	return pv
 }

@@ -1,0 +1,189 @@
+// Package controller is the plugin kubernetes.io/csi where there is no cluster: it has drivers
+// do what external-provisioner and its kin have them do in one, by their Controller service. A
+// node has the plugin of package csi beside it.
+//
+//   - StorageClasses name a driver as their provisioner, and it makes and deletes the volumes
+//     of claims.
+//   - Parameters, secrets with their templates, topology and the PersistentVolume are as
+//     external-provisioner has them.
+//   - The volume's name is that of the PersistentVolume, which the claims' controller has
+//     noted before (ProvisioningFinalizer of package persistentvolume). So the same volume is asked
+//     for again after a crash, and none is left of a claim that has gone meanwhile.
+//   - Nothing is deleted of which the node has something left.
+//
+// Errors are those of package csi: they match its causes, and say whether anything may have
+// been done.
+package controller
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pluginbase"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/csivolume"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
+	"github.com/podvol/podvol/volume/volumesource"
+)
+
+// Config configures the plugin. New keeps none of its maps.
+type Config struct {
+	// Drivers are the sockets of drivers, by the drivers' names. A socket is an absolute path.
+	Drivers map[string]string
+	// RegistryDir is where other drivers register themselves. They are looked for when one is
+	// needed that is not known. Empty: there are none.
+	RegistryDir string
+	// CallTimeout bounds each call of a driver; 0: two minutes.
+	CallTimeout time.Duration
+	// Dial connects to a driver's socket; nil: by a Unix socket. It may be called
+	// concurrently.
+	Dial func(ctx context.Context, socket string) (net.Conn, error)
+	// Logger gets a line for a driver that goes; nil: none.
+	Logger *slog.Logger
+}
+
+// Plugin is the plugin kubernetes.io/csi for claims. It is safe for concurrent use.
+// [Plugin.Close] ends its connections.
+type Plugin struct {
+	pluginbase.Kind[csivolume.Source]
+	registryDir string
+	drivers     *drivers.Set
+	disk        csivolume.Disk // set by Init
+}
+
+var (
+	_ volume.NamedProvisionerPlugin  = (*Plugin)(nil)
+	_ volume.DeletableVolumePlugin   = (*Plugin)(nil)
+	_ volume.PersistentVolumePlugin  = (*Plugin)(nil)
+	_ volume.MountOptionVolumePlugin = (*Plugin)(nil)
+	_ volume.PodNamedVolumePlugin    = (*Plugin)(nil)
+	_ volumesource.Describer         = (*Plugin)(nil)
+)
+
+// New returns the plugin. It does no I/O. It refuses names that no driver can have, and paths
+// that are not absolute, with an *[volume.InvalidSpecError].
+func New(c Config) (*Plugin, error) {
+	programs, err := drivers.Config{Sockets: c.Drivers, RegistryDir: c.RegistryDir, CallTimeout: c.CallTimeout, Dial: c.Dial, Logger: c.Logger}.Complete()
+	if err != nil {
+		return nil, err
+	}
+	return &Plugin{registryDir: c.RegistryDir, drivers: drivers.NewSet(programs), Kind: csivolume.Kind()}, nil
+}
+
+// Init implements [volume.VolumePlugin].
+func (p *Plugin) Init(host volume.VolumeHost) error {
+	p.disk = csivolume.Disk{Host: host}
+	return p.Kind.Init(host)
+}
+
+// Close ends the connections. Calls under way end with an uncertain error. It may be
+// called twice.
+func (p *Plugin) Close() error { return p.drivers.Close() }
+
+// GetVolumeName is that of a node's plugin.
+func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) {
+	return p.GetPodVolumeName(spec, "")
+}
+
+// GetPodVolumeName implements [volume.PodNamedVolumePlugin].
+func (p *Plugin) GetPodVolumeName(spec *volume.Spec, pod types.UID) (string, error) {
+	s, err := csivolume.Checked(&p.Kind, spec)
+	if err != nil {
+		return "", err
+	}
+	return s.UniqueName(pod, spec.Name()), nil
+}
+
+// GetAccessModes returns all modes: which of them a volume has is for its driver to say.
+func (p *Plugin) GetAccessModes() []v1.PersistentVolumeAccessMode { return csivolume.AccessModes() }
+
+// SupportsMountOption is true: drivers get the options.
+func (p *Plugin) SupportsMountOption() bool { return true }
+
+// DescribeSource returns the driver's name and the handle.
+func (p *Plugin) DescribeSource(spec *volume.Spec) string {
+	s, err := p.Source(spec)
+	if err != nil {
+		return ""
+	}
+	return s.Describe()
+}
+
+// NewMounter is refused: a node's plugin mounts.
+func (p *Plugin) NewMounter(spec *volume.Spec, _ *v1.Pod) (volume.Mounter, error) {
+	return nil, csivolume.Failed("NewMounter", spec.Name(), errNoNode)
+}
+
+// NewUnmounter is refused: a node's plugin unmounts.
+func (p *Plugin) NewUnmounter(volumeName string, _ types.UID) (volume.Unmounter, error) {
+	return nil, csivolume.Failed("NewUnmounter", volumeName, errNoNode)
+}
+
+// ConstructVolumeSpec is refused: a node's plugin rebuilds specs.
+func (p *Plugin) ConstructVolumeSpec(_ context.Context, volumeName, _ string) (volume.ReconstructedVolume, error) {
+	return volume.ReconstructedVolume{}, csivolume.Failed("ConstructVolumeSpec", volumeName, errNoNode)
+}
+
+var errNoNode = volume.NothingDone(errors.New("this plugin makes and deletes volumes for claims, and mounts none"))
+
+// service returns the Controller service of a driver. Errors have done nothing.
+func (p *Plugin) service(ctx context.Context, name string) (*drivers.Driver, *drivers.Controls, error) {
+	d, err := p.drivers.Get(name)
+	if errors.Is(err, drivers.ErrNotRegistered) && p.registryDir != "" {
+		if _, lookErr := p.drivers.Discover(ctx); lookErr != nil {
+			return nil, nil, volume.NothingDone(errors.Join(err, lookErr))
+		}
+		d, err = p.drivers.Get(name)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := p.drivers.Session(ctx, d)
+	if err != nil {
+		if !d.Fixed { // it may have registered anew, at another socket
+			p.drivers.Deregister(d)
+		}
+		return nil, nil, err
+	}
+	c, err := s.Controls(ctx)
+	return d, c, volume.NothingDone(err)
+}
+
+// control makes a call of the Controller service. A refusal has done nothing.
+func (p *Plugin) control(ctx context.Context, c drivers.Call, send func(context.Context, *drivers.Controls) error) error {
+	err := p.drivers.Do(ctx, c, func(ctx context.Context, s *drivers.Session) error {
+		controls, err := s.Controls(ctx)
+		if err != nil {
+			return status.Error(codes.Unavailable, err.Error()) // after a new connection
+		}
+		return send(ctx, controls)
+	})
+	if drivers.IsRefusal(err) {
+		return volume.NothingDone(err)
+	}
+	return err
+}
+
+// controlMode is an access mode for the Controller service.
+func controlMode(mode v1.PersistentVolumeAccessMode, c *drivers.Controls) (csi.VolumeCapability_AccessMode_Mode, error) {
+	return drivers.AccessMode(mode, c.Has(csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER))
+}
+
+// accessKind completes a capability by what pods see: a device or a file system.
+func accessKind(c *csi.VolumeCapability, block bool, fsType string, flags []string) *csi.VolumeCapability {
+	if block {
+		c.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
+	} else {
+		c.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: fsType, MountFlags: flags}}
+	}
+	return c
+}

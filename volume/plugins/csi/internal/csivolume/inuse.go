@@ -1,0 +1,74 @@
+package csivolume
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// CheckUnused refuses to delete a volume of which the node has something left, staged or
+// published.
+func (d Disk) CheckUnused(s *Source) error {
+	staged, err := d.IsThere(d.DeviceDir(s))
+	if err != nil {
+		return err
+	}
+	if staged {
+		return leftAt(d.DeviceDir(s))
+	}
+	root := filepath.Dir(filepath.Dir(filepath.Dir(d.Dir()))) // <root>/plugins/kubernetes.io/csi
+	for _, above := range [][]string{{filepath.Join(root, "pods"), "volumes", "kubernetes.io~csi"}, {d.BlockDir()}} {
+		for dir, err := range below(above[0], filepath.Join(above[1:]...)) {
+			if err == nil {
+				err = d.checkOther(s, dir)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkOther refuses where one of the volumes in a directory is the source's.
+func (d Disk) checkOther(s *Source, dir string) error {
+	for place, err := range below(dir, "") {
+		if err != nil {
+			return err
+		}
+		data, err := ReadData(place)
+		if err != nil {
+			return err
+		}
+		if data != nil && data.DriverName == s.Driver && data.VolumeHandle == s.Handle {
+			return leftAt(place)
+		}
+	}
+	return nil
+}
+
+func leftAt(place string) error {
+	return fmt.Errorf("%w: by %s the volume is staged or published on this node", volume.ErrInUse, place)
+}
+
+// below are the directories <dir>/*/<sub>; none without dir.
+func below(dir, sub string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+			yield("", err)
+			return
+		}
+		for _, e := range entries {
+			if e.IsDir() && !yield(filepath.Join(dir, e.Name(), sub), nil) {
+				return
+			}
+		}
+	}
+}
