@@ -45,22 +45,41 @@ const (
 // their configuration is. Each test has its own there.
 const runtimeDir = "/run/containerd"
 
+// withNewContainerd runs a test beside the containerd and runc that testdata/kubernetes/build
+// has built, which have user namespaces, and in which pods have networks. Where there are none
+// it says that it was not run.
+func withNewContainerd(t *testing.T, f func(t *testing.T, c *containerd)) {
+	assets := os.Getenv("KUBEBUILDER_ASSETS")
+	if _, err := os.Stat(filepath.Join(assets, "containerd")); assets == "" || err != nil {
+		t.Log("not run: set KUBEBUILDER_ASSETS to what testdata/kubernetes/build end-to-end prints")
+		return
+	}
+	nstest.Parallel(t)
+	nstest.RunAs(t, []nstest.Mode{nstest.Host}, func(t *testing.T) { f(t, newContainerd(t, assets)) })
+}
+
 // withContainerd runs a test as root, beside a runtime. What the runtime has started ends with
 // the test, even if that is killed: it is in the test's PID namespace.
 func withContainerd(t *testing.T, f func(t *testing.T, c *containerd)) {
 	nstest.Parallel(t)
-	nstest.RunAs(t, []nstest.Mode{nstest.Host}, func(t *testing.T) { f(t, newContainerd(t)) })
+	nstest.RunAs(t, []nstest.Mode{nstest.Host}, func(t *testing.T) { f(t, newContainerd(t, "")) })
 }
 
 func (c *containerd) endpoint() string { return "unix://" + c.socket }
 
-func newContainerd(t *testing.T) *containerd {
+// newContainerd starts the machine's containerd, or that of a directory.
+func newContainerd(t *testing.T, assets string) *containerd {
 	if err := os.MkdirAll(runtimeDir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	mounttest.Mount(t, mounttest.Tmpfs(runtimeDir, "mode=755"))
 	dir, socket := t.TempDir(), runtimeDir+"/sock"
 	c := &containerd{t: t, dir: dir, socket: socket}
+	cni := dir + "/cni"
+	if assets != "" {
+		cni = assets
+		c.prepareNetworks()
+	}
 	config := fmt.Sprintf(`version = 2
 root = "%[1]s/root"
 state = "%[3]s/state"
@@ -75,18 +94,24 @@ restrict_oom_score_adj = true
 disable_apparmor = true
 stream_server_address = "127.0.0.1"
 stream_server_port = "0"
+netns_mounts_under_state_dir = true
 [plugins."io.containerd.grpc.v1.cri".cni]
-bin_dir = "%[1]s/cni"
+bin_dir = "%[5]s"
 conf_dir = "%[1]s/cni"
 [plugins."io.containerd.grpc.v1.cri".containerd]
 snapshotter = "native"
-`, dir, pauseImage, runtimeDir, socket)
+`, dir, pauseImage, runtimeDir, socket, cni)
 	if err := os.WriteFile(dir+"/config.toml", []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c.process = exec.Command("containerd", "--config", dir+"/config.toml")
-	c.process.Stdout, c.process.Stderr = &c.stderr, &c.stderr
 	c.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if assets != "" {
+		c.process = exec.Command("/bin/busybox", "sh", "-c", `busybox ip link set lo up && exec containerd --config "$0"`, dir+"/config.toml")
+		c.process.Env = append(os.Environ(), "PATH="+assets+":"+os.Getenv("PATH"))
+		c.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Cloneflags: syscall.CLONE_NEWNET}
+	}
+	c.process.Stdout, c.process.Stderr = &c.stderr, &c.stderr
 	c.ended = make(chan struct{})
 	started := make(chan error)
 	go func() {
@@ -104,6 +129,16 @@ snapshotter = "native"
 	t.Cleanup(c.end)
 	c.importImages()
 	return c
+}
+
+// prepareNetworks gives pods networks, which end with containerd's.
+func (c *containerd) prepareNetworks() {
+	c.t.Helper()
+	mounttest.Mount(c.t, mounttest.Tmpfs("/var/lib", "mode=755")) // of the CNI plugins' caches
+	network := fmt.Sprintf(`{"cniVersion":"0.4.0","name":"pods","plugins":[{"type":"ptp","ipam":{"type":"host-local","dataDir":"%s/cni-addresses","ranges":[[{"subnet":"10.88.1.0/24"}]]}}]}`, c.dir)
+	if err := errors.Join(os.Mkdir(c.dir+"/cni", 0o755), os.WriteFile(c.dir+"/cni/pods.conflist", []byte(network), 0o600)); err != nil {
+		c.t.Fatal(err)
+	}
 }
 
 func (c *containerd) importImages() {

@@ -41,6 +41,7 @@ func newNodeObject(ctx context.Context, c config, runtime podlife.Runtime, api *
 	}
 	if behind, ok := runtime.(*criruntime.Runtime); ok {
 		object.Status.NodeInfo.ContainerRuntimeVersion, _ = behind.Version(ctx) // empty: it does not say
+		behind.Describe(&object.Status)
 	}
 	if api != nil {
 		object.Status.DaemonEndpoints.KubeletEndpoint.Port = api.Port()

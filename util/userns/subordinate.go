@@ -33,7 +33,7 @@ func Subordinate(r io.Reader, own uint32, who ...string) (IDs, error) {
 		first, count := numbers[0], numbers[1]
 		// Ids are never all ones, and no two of a map may be the same.
 		count = min(count, ^uint32(0)-first, ^uint32(0)-next)
-		if count == 0 || ids.overlaps(first, count) {
+		if count == 0 || ids.Overlaps(first, count) {
 			continue
 		}
 		ids = append(ids, Range{Inside: next, Outside: first, Size: count})
@@ -42,7 +42,8 @@ func Subordinate(r io.Reader, own uint32, who ...string) (IDs, error) {
 	return ids, lines.Err()
 }
 
-func (ids IDs) overlaps(first, count uint32) bool {
+// Overlaps reports whether any of count ids outside the namespace, from first on, is among them.
+func (ids IDs) Overlaps(first, count uint32) bool {
 	return slices.ContainsFunc(ids, func(r Range) bool {
 		return uint64(first) < uint64(r.Outside)+uint64(r.Size) && uint64(r.Outside) < uint64(first)+uint64(count)
 	})

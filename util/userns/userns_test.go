@@ -97,7 +97,7 @@ func FuzzSubordinate(f *testing.F) {
 		var inside, outside uint64
 		for i, r := range ids {
 			inside, outside = uint64(r.Inside)+uint64(r.Size), uint64(r.Outside)+uint64(r.Size)
-			if r.Size == 0 || inside > 1<<32-1 || outside > 1<<32-1 || ids[:i].overlaps(r.Outside, r.Size) || ids[:i].Has(int64(r.Inside)) {
+			if r.Size == 0 || inside > 1<<32-1 || outside > 1<<32-1 || ids[:i].Overlaps(r.Outside, r.Size) || ids[:i].Has(int64(r.Inside)) {
 				t.Errorf("range %+v of %v", r, ids)
 			}
 		}

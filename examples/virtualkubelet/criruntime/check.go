@@ -14,8 +14,10 @@ func (r *Runtime) Check(pod *v1.Pod) error {
 	}
 	s, security := &pod.Spec, pod.Spec.SecurityContext
 	switch {
-	case s.HostUsers != nil && !*s.HostUsers:
-		return refuse("hostUsers: false asks for a user namespace, which this node does not make")
+	case hasOwnUsers(pod) && (!r.has.userNamespaces || r.RootDir == ""):
+		return refuse("hostUsers: false asks for a user namespace, which its container runtime does not make")
+	case hasOwnUsers(pod) && r.hasNodesNetwork(pod):
+		return refuse("hostUsers: false asks for a user namespace, which needs a network of the pod's own, and not the node's")
 	case security != nil && security.SupplementalGroupsPolicy != nil && *security.SupplementalGroupsPolicy == v1.SupplementalGroupsPolicyStrict && !r.has.strictGroups:
 		return refuse("supplementalGroupsPolicy: Strict is not known to its container runtime")
 	case s.RuntimeClassName != nil && *s.RuntimeClassName != "":

@@ -19,26 +19,32 @@ func TestCheck(t *testing.T) {
 		pod     v1.PodSpec
 		first   v1.Container
 		refused string // part of the error; empty: the pod is taken
+		knows   features
 	}{
-		"nothing special":       {},
-		"a user namespace":      {pod: v1.PodSpec{HostUsers: new(false)}, refused: "hostUsers: false"},
-		"the node's users":      {pod: v1.PodSpec{HostUsers: new(true)}},
-		"strict groups":         {pod: v1.PodSpec{SecurityContext: &v1.PodSecurityContext{SupplementalGroupsPolicy: new(v1.SupplementalGroupsPolicyStrict)}}, refused: "supplementalGroupsPolicy: Strict"},
-		"a runtime class":       {pod: v1.PodSpec{RuntimeClassName: new("gvisor")}, refused: "runtimeClassName"},
-		"another hostname":      {pod: v1.PodSpec{HostnameOverride: new("db.example")}, refused: "hostnameOverride"},
-		"limits of the pod":     {pod: v1.PodSpec{Resources: &v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}}}, refused: "cannot run on this node: resources"},
-		"claims of devices":     {pod: v1.PodSpec{ResourceClaims: []v1.PodResourceClaim{{Name: "gpu"}}}, refused: "resourceClaims"},
-		"another system":        {pod: v1.PodSpec{OS: &v1.PodOS{Name: v1.Windows}}, refused: "os"},
-		"restart rules":         {first: v1.Container{RestartPolicyRules: []v1.ContainerRestartRule{{}}}, refused: "container first: restartPolicyRules"},
-		"limited hugepages":     {first: v1.Container{Resources: v1.ResourceRequirements{Limits: hugepages}}, refused: "container first: hugepages"},
-		"requested hugepages":   {first: v1.Container{Resources: v1.ResourceRequirements{Requests: hugepages}}, refused: "container first: hugepages"},
-		"limits of a container": {first: v1.Container{Resources: v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}}}},
-		"a stop signal":         {first: v1.Container{Lifecycle: signal(v1.SIGUSR1)}},
-		"no signal of CRI's":    {first: v1.Container{Lifecycle: signal("SIGNONE")}, refused: "container first: lifecycle.stopSignal"},
-		"the default's name":    {first: v1.Container{Lifecycle: signal("RUNTIME_DEFAULT")}, refused: "container first: lifecycle.stopSignal"},
+		"nothing special":               {},
+		"a user namespace":              {pod: v1.PodSpec{HostUsers: new(false)}, refused: "hostUsers: false"},
+		"one beside the node's network": {pod: v1.PodSpec{HostUsers: new(false), HostNetwork: true}, knows: features{userNamespaces: true, network: true}, refused: "hostUsers: false"},
+		"one that it makes":             {pod: v1.PodSpec{HostUsers: new(false)}, knows: features{userNamespaces: true, network: true}},
+		"the node's users":              {pod: v1.PodSpec{HostUsers: new(true)}},
+		"strict groups":                 {pod: v1.PodSpec{SecurityContext: &v1.PodSecurityContext{SupplementalGroupsPolicy: new(v1.SupplementalGroupsPolicyStrict)}}, refused: "supplementalGroupsPolicy: Strict"},
+		"a runtime class":               {pod: v1.PodSpec{RuntimeClassName: new("gvisor")}, refused: "runtimeClassName"},
+		"another hostname":              {pod: v1.PodSpec{HostnameOverride: new("db.example")}, refused: "hostnameOverride"},
+		"limits of the pod":             {pod: v1.PodSpec{Resources: &v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}}}, refused: "cannot run on this node: resources"},
+		"claims of devices":             {pod: v1.PodSpec{ResourceClaims: []v1.PodResourceClaim{{Name: "gpu"}}}, refused: "resourceClaims"},
+		"another system":                {pod: v1.PodSpec{OS: &v1.PodOS{Name: v1.Windows}}, refused: "os"},
+		"restart rules":                 {first: v1.Container{RestartPolicyRules: []v1.ContainerRestartRule{{}}}, refused: "container first: restartPolicyRules"},
+		"limited hugepages":             {first: v1.Container{Resources: v1.ResourceRequirements{Limits: hugepages}}, refused: "container first: hugepages"},
+		"requested hugepages":           {first: v1.Container{Resources: v1.ResourceRequirements{Requests: hugepages}}, refused: "container first: hugepages"},
+		"limits of a container":         {first: v1.Container{Resources: v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}}}},
+		"a stop signal":                 {first: v1.Container{Lifecycle: signal(v1.SIGUSR1)}},
+		"no signal of CRI's":            {first: v1.Container{Lifecycle: signal("SIGNONE")}, refused: "container first: lifecycle.stopSignal"},
+		"the default's name":            {first: v1.Container{Lifecycle: signal("RUNTIME_DEFAULT")}, refused: "container first: lifecycle.stopSignal"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := &Runtime{has: features{network: true}}
+			if test.knows == (features{}) {
+				test.knows.network = true
+			}
+			r := &Runtime{has: test.knows, Config: Config{RootDir: "/root"}}
 			test.first.Name = "first"
 			lists := []*[]v1.Container{&test.pod.InitContainers, &test.pod.Containers}
 			for _, list := range lists {

@@ -14,8 +14,8 @@ import (
 )
 
 // containerConfig is the container in the words of CRI.
-func (r *Runtime) containerConfig(l podlife.Launch, image *cri.Image) (*cri.ContainerConfig, error) {
-	security, err := r.security(l, image)
+func (r *Runtime) containerConfig(l podlife.Launch, ids *idMaps, image *cri.Image) (*cri.ContainerConfig, error) {
+	security, err := r.security(l, ids, image)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func (r *Runtime) containerConfig(l podlife.Launch, image *cri.Image) (*cri.Cont
 	if config.Mounts, err = mountsOf(l.Mounts); err != nil {
 		return nil, err
 	}
-	config.Mounts = append(config.Mounts, r.ownMounts(l)...)
+	config.Mounts = append(config.Mounts, r.ownMounts(l, ids)...)
 	return config, nil
 }
 
@@ -81,16 +81,19 @@ func mappings(of []containermounts.CRIIDMapping) (all []*cri.IDMapping) {
 }
 
 // ownMounts are the hosts file and the file for the last words, unless a volume is there.
-func (r *Runtime) ownMounts(l podlife.Launch) (all []*cri.Mount) {
-	taken := func(path string) bool {
-		return slices.ContainsFunc(l.Mounts, func(m containermounts.Mount) bool { return m.Destination == path })
+func (r *Runtime) ownMounts(l podlife.Launch, ids *idMaps) (all []*cri.Mount) {
+	add := func(path, file string) {
+		if slices.ContainsFunc(l.Mounts, func(m containermounts.Mount) bool { return m.Destination == path }) {
+			return
+		}
+		own := &cri.Mount{ContainerPath: path, HostPath: file, SelinuxRelabel: true}
+		if ids != nil {
+			own.UidMappings, own.GidMappings = inCRI(ids.UIDs), inCRI(ids.GIDs)
+		}
+		all = append(all, own)
 	}
-	if !taken("/etc/hosts") {
-		all = append(all, &cri.Mount{ContainerPath: "/etc/hosts", HostPath: r.hostsFile(l.Pod.UID), SelinuxRelabel: true})
-	}
-	if path := messagePath(l.Spec); !taken(path) {
-		all = append(all, &cri.Mount{ContainerPath: path, HostPath: r.messageFile(l.Pod.UID, l.Spec.Name, l.Attempt), SelinuxRelabel: true})
-	}
+	add("/etc/hosts", r.hostsFile(l.Pod.UID))
+	add(messagePath(l.Spec), r.messageFile(l.Pod.UID, l.Spec.Name, l.Attempt))
 	return all
 }
 

@@ -21,16 +21,20 @@ func (r *Runtime) Start(ctx context.Context, l podlife.Launch) (podlife.Containe
 	failed := func(reason string, code int, err error) error {
 		return &podlife.StartError{Reason: reason, Code: code, Err: err}
 	}
+	ids, err := r.idsOf(ctx, l.Pod)
+	if err != nil {
+		return nil, failed("CreateContainerConfigError", 0, err)
+	}
 	sandbox, _, err := r.ensureSandbox(ctx, l.Pod)
 	if err != nil {
 		return nil, failed("CreateContainerError", 0, err)
 	}
-	shared := r.sandboxConfig(l.Pod, 0)
+	shared := r.sandboxConfig(l.Pod, ids, 0)
 	image, err := r.image(ctx, l, shared)
 	if err != nil {
 		return nil, err
 	}
-	config, err := r.containerConfig(l, image)
+	config, err := r.containerConfig(l, ids, image)
 	if err != nil {
 		return nil, failed("CreateContainerConfigError", 0, err)
 	}

@@ -8,10 +8,16 @@
 // Below Config.Dir each pod has a directory, named by its UID: its hosts file, and for
 // each container the logs and the termination messages of its runs.
 //
+// # User namespaces
+//
+// A pod with hostUsers: false gets 65,536 ids of the machine that no other pod has, as with a
+// kubelet: of those of the user kubelet in /etc/subuid and /etc/subgid, or else from 65536 on
+// for 110 pods. Its mounts map them, so that it sees the owners that files have.
+//
 // # What is refused
 //
 // Check refuses by name what the runtime does not offer, or this package does not say:
-// user namespaces, strict supplemental groups where the runtime does not know them,
+// user namespaces and strict supplemental groups where the runtime does not know them,
 // runtime classes, restart rules, hostnameOverride, pod-level resources, claims of devices,
 // hugepages, pods of another operating system, and stop signals that CRI has no name for.
 // Recursively read-only mounts are refused by volumemanager.ContainerMounts, which is told

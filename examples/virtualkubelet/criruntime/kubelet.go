@@ -167,7 +167,7 @@ func (r *Runtime) removeKubelets(pod types.UID, containers []*cri.Container) err
 	}
 	if r.RootDir != "" {
 		dir := filepath.Join(r.RootDir, "pods", string(pod))
-		all = errors.Join(all, removeLevels(filepath.Join(dir, "etc-hosts"), 0), removeLevels(filepath.Join(dir, "containers"), 2))
+		all = errors.Join(all, removeLevels(filepath.Join(dir, "etc-hosts"), 0), removeLevels(r.idsFile(pod), 0), removeLevels(filepath.Join(dir, "containers"), 2))
 		for _, empty := range []string{"volumes", "plugins", "volume-subpaths"} {
 			inner, _ := entriesOf(filepath.Join(dir, empty))
 			for _, path := range append(inner, filepath.Join(dir, empty)) {

@@ -19,7 +19,6 @@ import (
 	"github.com/podvol/podvol/examples/virtualkubelet/podlife"
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/keylock"
-	"github.com/podvol/podvol/volume/containermounts"
 )
 
 // Config says which runtime, and for which node.
@@ -43,7 +42,8 @@ type Config struct {
 	// takes over from a kubelet. Without it they are where their UID is asked for.
 	Adopt bool
 	// RootDir is the root directory of the volumes, which may have been a kubelet's: what
-	// that has left there of a pod beside volumes goes with the pod. Empty: nothing does.
+	// that has left there of a pod beside volumes goes with the pod. There is also written
+	// which ids a pod has. Empty: nothing goes, and no pod has a user namespace.
 	RootDir string
 	// LogMaxSize is the size in bytes from which on a log is rotated, and LogMaxFiles how
 	// many files each log has at most, at least 2; 0: the kubelet's 10 MiB and 5.
@@ -63,6 +63,8 @@ type Runtime struct {
 	name       string // of the runtime, for IDs in statuses
 	has        features
 	pods       keylock.Map[types.UID]
+	giving     keylock.Map[struct{}]                  // of ids to pods
+	ids        func() (first, pods uint32, err error) // that are set aside
 	ends       *ends
 	reads      blockingcall.Group[string] // of files, which may be on a server
 }
@@ -70,7 +72,7 @@ type Runtime struct {
 var _ podlife.Runtime = (*Runtime)(nil)
 
 // features are what the runtime says that it can do.
-type features struct{ recursiveReadOnly, strictGroups, network bool }
+type features struct{ recursiveReadOnly, userNamespaces, strictGroups, network bool }
 
 // New connects to a runtime, and fails where it does not answer. Close must be called.
 func New(ctx context.Context, c Config) (*Runtime, error) {
@@ -86,7 +88,8 @@ func New(ctx context.Context, c Config) (*Runtime, error) {
 		return nil, err
 	}
 	c.LogMaxSize, c.LogMaxFiles = cmp.Or(c.LogMaxSize, logMaxSize), max(2, cmp.Or(c.LogMaxFiles, logMaxFiles))
-	r := &Runtime{Config: c, connection: connection, service: cri.NewRuntimeServiceClient(connection), images: cri.NewImageServiceClient(connection)}
+	r := &Runtime{Config: c, connection: connection, service: cri.NewRuntimeServiceClient(connection), images: cri.NewImageServiceClient(connection),
+		ids: func() (uint32, uint32, error) { return setAside("/etc/subuid", "/etc/subgid") }}
 	if err := r.meet(ctx); err != nil {
 		connection.Close()
 		return nil, fmt.Errorf("the container runtime at %s: %w", c.Endpoint, err)
@@ -121,7 +124,7 @@ func (r *Runtime) meet(ctx context.Context) error {
 	}
 	for _, h := range now.RuntimeHandlers {
 		if h.Name == "" {
-			r.has.recursiveReadOnly = h.GetFeatures().GetRecursiveReadOnlyMounts()
+			r.has.recursiveReadOnly, r.has.userNamespaces = h.GetFeatures().GetRecursiveReadOnlyMounts(), h.GetFeatures().GetUserNamespaces()
 		}
 	}
 	r.has.strictGroups = now.GetFeatures().GetSupplementalGroupsPolicy()
@@ -154,9 +157,10 @@ func (r *Runtime) Version(ctx context.Context) (string, error) {
 	return v.RuntimeName + "://" + v.RuntimeVersion, nil
 }
 
-// Features are what mounts may ask for.
-func (r *Runtime) Features() containermounts.RuntimeFeatures {
-	return containermounts.RuntimeFeatures{RecursiveReadOnly: r.has.recursiveReadOnly}
+// Describe adds to a node's status what the runtime can do.
+func (r *Runtime) Describe(node *v1.NodeStatus) {
+	node.RuntimeHandlers = []v1.NodeRuntimeHandler{{Features: &v1.NodeRuntimeHandlerFeatures{RecursiveReadOnlyMounts: &r.has.recursiveReadOnly, UserNamespaces: &r.has.userNamespaces}}}
+	node.Features = &v1.NodeFeatures{SupplementalGroupsPolicy: &r.has.strictGroups}
 }
 
 // The labels are the kubelet's, but for the node's.

@@ -47,8 +47,12 @@ func (r *Runtime) ensureSandbox(ctx context.Context, pod *v1.Pod) (id string, sh
 	if err := os.MkdirAll(r.podDir(pod.UID), 0o750); err != nil { // which a kubelet's pod lacks
 		return "", shared, err
 	}
+	ids, err := r.idsOf(ctx, pod)
+	if err != nil {
+		return "", shared, err
+	}
 	if id == "" {
-		answer, err := r.service.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: r.sandboxConfig(pod, attempt)})
+		answer, err := r.service.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: r.sandboxConfig(pod, ids, attempt)})
 		if err != nil {
 			return "", shared, err
 		}
@@ -82,7 +86,7 @@ func (r *Runtime) sandboxes(ctx context.Context, pod types.UID) ([]*cri.PodSandb
 	return own, nil
 }
 
-func (r *Runtime) sandboxConfig(pod *v1.Pod, attempt uint32) *cri.PodSandboxConfig {
+func (r *Runtime) sandboxConfig(pod *v1.Pod, ids *idMaps, attempt uint32) *cri.PodSandboxConfig {
 	config := &cri.PodSandboxConfig{
 		Metadata:     &cri.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt},
 		Hostname:     r.hostname(pod),
@@ -91,7 +95,7 @@ func (r *Runtime) sandboxConfig(pod *v1.Pod, attempt uint32) *cri.PodSandboxConf
 		Annotations:  maps.Clone(pod.Annotations), // as a kubelet's
 		Labels:       map[string]string{podNameLabel: pod.Name, podNamespaceLabel: pod.Namespace, podUIDLabel: string(pod.UID), nodeLabel: r.Node},
 		Linux: &cri.LinuxPodSandboxConfig{CgroupParent: r.cgroupParent(pod), SecurityContext: &cri.LinuxSandboxSecurityContext{
-			NamespaceOptions: r.namespaces(pod), Privileged: isPrivileged(pod), Seccomp: seccomp(pod, nil)}},
+			NamespaceOptions: r.namespaces(pod, ids), Privileged: isPrivileged(pod), Seccomp: seccomp(pod, nil)}},
 	}
 	security := config.Linux.SecurityContext
 	if s := pod.Spec.SecurityContext; s != nil {
@@ -121,8 +125,11 @@ func (r *Runtime) sandboxConfig(pod *v1.Pod, attempt uint32) *cri.PodSandboxConf
 	return config
 }
 
-func (r *Runtime) namespaces(pod *v1.Pod) *cri.NamespaceOption {
+func (r *Runtime) namespaces(pod *v1.Pod, ids *idMaps) *cri.NamespaceOption {
 	o := &cri.NamespaceOption{Network: cri.NamespaceMode_POD, Pid: cri.NamespaceMode_CONTAINER, Ipc: cri.NamespaceMode_POD}
+	if r.has.userNamespaces {
+		o.UsernsOptions = ids.namespace()
+	}
 	if r.hasNodesNetwork(pod) {
 		o.Network = cri.NamespaceMode_NODE
 	}
@@ -176,7 +183,10 @@ func (r *Runtime) RemovePod(ctx context.Context, pod types.UID) error {
 			return fmt.Errorf("sandbox %s: %w", s.Id, err)
 		}
 	}
-	return errors.Join(r.removeFiles(pod), r.removeKubelets(pod, containers))
+	if err := r.removeKubelets(pod, containers); err != nil {
+		return err // and the pod's own directory has the next start try again
+	}
+	return r.removeFiles(pod)
 }
 
 // Pods lists the pods that have sandboxes or files here.

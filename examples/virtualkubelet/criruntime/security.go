@@ -12,7 +12,7 @@ import (
 )
 
 // security says what a container may do: its own security context goes before the pod's.
-func (r *Runtime) security(l podlife.Launch, image *cri.Image) (*cri.LinuxContainerSecurityContext, error) {
+func (r *Runtime) security(l podlife.Launch, ids *idMaps, image *cri.Image) (*cri.LinuxContainerSecurityContext, error) {
 	own, pod := l.Spec.SecurityContext, l.Pod.Spec.SecurityContext
 	if own == nil {
 		own = &v1.SecurityContext{}
@@ -20,7 +20,7 @@ func (r *Runtime) security(l podlife.Launch, image *cri.Image) (*cri.LinuxContai
 	if pod == nil {
 		pod = &v1.PodSecurityContext{}
 	}
-	s := &cri.LinuxContainerSecurityContext{NamespaceOptions: r.namespaces(l.Pod), SupplementalGroups: groups(l.Pod, l.Groups),
+	s := &cri.LinuxContainerSecurityContext{NamespaceOptions: r.namespaces(l.Pod, ids), SupplementalGroups: groups(l.Pod, l.Groups),
 		Privileged: is(own.Privileged), ReadonlyRootfs: is(own.ReadOnlyRootFilesystem), Seccomp: seccomp(l.Pod, own), Apparmor: apparmor(pod, own),
 		NoNewPrivs: own.AllowPrivilegeEscalation != nil && !*own.AllowPrivilegeEscalation}
 	if l.Target != "" {

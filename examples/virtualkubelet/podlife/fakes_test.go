@@ -106,8 +106,10 @@ func (w *world) started() []*fakeContainer {
 	return append([]*fakeContainer(nil), w.starts...)
 }
 
-func (w *world) Check(*v1.Pod) error                               { return w.refusal }
-func (w *world) Features() containermounts.RuntimeFeatures         { return containermounts.RuntimeFeatures{} }
+func (w *world) Check(*v1.Pod) error { return w.refusal }
+func (w *world) MountOptions(context.Context, *v1.Pod) (containermounts.Options, error) {
+	return containermounts.Options{}, nil
+}
 func (w *world) StartPod(context.Context, *v1.Pod) (Shared, error) { return Shared{}, nil }
 func (w *world) Found(context.Context, *v1.Pod) ([]Found, error)   { return w.found, nil }
 

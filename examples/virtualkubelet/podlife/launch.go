@@ -14,7 +14,6 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/containerenv"
-	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/objects"
 )
 
@@ -36,7 +35,12 @@ func (c *container) launch(pod *v1.Pod) (Container, error) {
 	if err != nil {
 		return nil, &StartError{Reason: configError, Err: err}
 	}
-	mounts, devices, err := volumes.ContainerMounts(c.wanted, pod.UID, c.spec.Name, containermounts.Options{Env: env.Map(), Runtime: runtime.Features()})
+	options, err := runtime.MountOptions(c.wanted, pod)
+	if err != nil {
+		return nil, &StartError{Reason: configError, Err: err}
+	}
+	options.Env = env.Map()
+	mounts, devices, err := volumes.ContainerMounts(c.wanted, pod.UID, c.spec.Name, options)
 	if err != nil {
 		return nil, &StartError{Reason: configError, Err: c.mountError(err)}
 	}

@@ -16,8 +16,9 @@ import (
 type Runtime interface {
 	// Check refuses a pod that asks for what the runtime does not offer, by name.
 	Check(pod *v1.Pod) error
-	// Features are what mounts may ask for.
-	Features() containermounts.RuntimeFeatures
+	// MountOptions are what the mounts of a pod's containers may ask for, and the ids of its
+	// user namespace. The caller adds the environment.
+	MountOptions(ctx context.Context, pod *v1.Pod) (containermounts.Options, error)
 	// StartPod makes what the containers of a pod share. It is idempotent: what runs
 	// already, also from an earlier agent, is returned.
 	StartPod(ctx context.Context, pod *v1.Pod) (Shared, error)

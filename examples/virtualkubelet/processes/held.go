@@ -21,9 +21,9 @@ var _ podlife.Runtime = Held{}
 // Check refuses nothing.
 func (Held) Check(*v1.Pod) error { return nil }
 
-// Features are all of them.
-func (Held) Features() containermounts.RuntimeFeatures {
-	return containermounts.RuntimeFeatures{RecursiveReadOnly: true, BindMountOptions: true}
+// MountOptions are all that mounts may ask for.
+func (Held) MountOptions(context.Context, *v1.Pod) (containermounts.Options, error) {
+	return containermounts.Options{Runtime: containermounts.RuntimeFeatures{RecursiveReadOnly: true, BindMountOptions: true}}, nil
 }
 
 // StartPod makes nothing.

@@ -44,6 +44,9 @@ func (r *Runtime) Check(pod *v1.Pod) error {
 	if len(pod.Spec.InitContainers) > 0 {
 		return refuse("it has init containers")
 	}
+	if pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers {
+		return refuse("hostUsers: false asks for a user namespace, and processes have the machine's users")
+	}
 	for i := range pod.Spec.Containers {
 		switch c := &pod.Spec.Containers[i]; {
 		case len(c.Command) == 0:
@@ -70,9 +73,9 @@ func runsCommands(c *v1.Container) bool {
 	return l != nil && (l.PostStart != nil && l.PostStart.Exec != nil || l.PreStop != nil && l.PreStop.Exec != nil)
 }
 
-// Features are what mounts may ask for.
-func (r *Runtime) Features() containermounts.RuntimeFeatures {
-	return containermounts.RuntimeFeatures{RecursiveReadOnly: true, BindMountOptions: true}
+// MountOptions are all that mounts may ask for.
+func (*Runtime) MountOptions(context.Context, *v1.Pod) (containermounts.Options, error) {
+	return containermounts.Options{Runtime: containermounts.RuntimeFeatures{RecursiveReadOnly: true, BindMountOptions: true}}, nil
 }
 
 // StartPod makes nothing: the node's network is the pod's.
