@@ -147,8 +147,9 @@ type AttachableVolumePlugin interface {
 	DeviceMountableVolumePlugin
 	NewAttacher() (Attacher, error)
 	NewDetacher() (Detacher, error)
-	// CanAttach reports whether this spec needs attaching.
-	CanAttach(spec *Spec) (bool, error)
+	// CanAttach reports whether this spec needs attaching. With an error it counts as if
+	// it did, until it is asked again.
+	CanAttach(ctx context.Context, spec *Spec) (bool, error)
 }
 
 // Attacher attaches volumes to nodes.

@@ -65,13 +65,13 @@ func (*capable) ExpandVolumeDevice(_ context.Context, _ *volume.Spec, size, _ re
 func (*capable) NodeExpand(context.Context, volume.NodeResizeOptions) (bool, error) {
 	return true, nil
 }
-func (*capable) NewDeviceMounter() (volume.DeviceMounter, error)     { return nil, nil }
-func (*capable) NewDeviceUnmounter() (volume.DeviceUnmounter, error) { return nil, nil }
-func (*capable) GetDeviceMountRefs(string) ([]string, error)         { return nil, nil }
-func (p *capable) CanDeviceMount(*volume.Spec) (bool, error)         { return p.can, p.canErr }
-func (*capable) NewAttacher() (volume.Attacher, error)               { return nil, nil }
-func (*capable) NewDetacher() (volume.Detacher, error)               { return nil, nil }
-func (p *capable) CanAttach(*volume.Spec) (bool, error)              { return p.can, p.canErr }
+func (*capable) NewDeviceMounter() (volume.DeviceMounter, error)         { return nil, nil }
+func (*capable) NewDeviceUnmounter() (volume.DeviceUnmounter, error)     { return nil, nil }
+func (*capable) GetDeviceMountRefs(string) ([]string, error)             { return nil, nil }
+func (p *capable) CanDeviceMount(*volume.Spec) (bool, error)             { return p.can, p.canErr }
+func (*capable) NewAttacher() (volume.Attacher, error)                   { return nil, nil }
+func (*capable) NewDetacher() (volume.Detacher, error)                   { return nil, nil }
+func (p *capable) CanAttach(context.Context, *volume.Spec) (bool, error) { return p.can, p.canErr }
 func (*capable) NewBlockVolumeMapper(*volume.Spec, *v1.Pod) (volume.BlockVolumeMapper, error) {
 	return nil, nil
 }

@@ -1,6 +1,7 @@
 package volume_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -38,7 +39,9 @@ func finders() []finder {
 		byName("provisionable by name", "ProvisionableVolumePlugin", m.FindProvisionablePluginByName),
 		bySpec("deletable", "DeletableVolumePlugin", m.FindDeletablePluginBySpec),
 		byName("deletable by name", "DeletableVolumePlugin", m.FindDeletablePluginByName),
-		asking(bySpec("attachable", "AttachableVolumePlugin", m.FindAttachablePluginBySpec)),
+		asking(bySpec("attachable", "AttachableVolumePlugin", func(m *volume.VolumePluginMgr, s *volume.Spec) (volume.AttachableVolumePlugin, error) {
+			return m.FindAttachablePluginBySpec(context.Background(), s)
+		})),
 		byName("attachable by name", "AttachableVolumePlugin", m.FindAttachablePluginByName),
 		asking(bySpec("device mountable", "DeviceMountableVolumePlugin", m.FindDeviceMountablePluginBySpec)),
 		byName("device mountable by name", "DeviceMountableVolumePlugin", m.FindDeviceMountablePluginByName),

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -274,12 +275,12 @@ func (m *VolumePluginMgr) FindDeletablePluginByName(name string) (DeletableVolum
 
 // FindAttachablePluginBySpec finds the spec's [AttachableVolumePlugin]; a
 // plugin whose CanAttach denies this spec lacks the capability.
-func (m *VolumePluginMgr) FindAttachablePluginBySpec(spec *Spec) (AttachableVolumePlugin, error) {
+func (m *VolumePluginMgr) FindAttachablePluginBySpec(ctx context.Context, spec *Spec) (AttachableVolumePlugin, error) {
 	p, err := capableBySpec(m, spec, "AttachableVolumePlugin", AsAttachable)
 	if err != nil {
 		return nil, err
 	}
-	return agreed(p, "AttachableVolumePlugin", spec, "CanAttach", p.CanAttach)
+	return agreed(p, "AttachableVolumePlugin", spec, "CanAttach", func(s *Spec) (bool, error) { return p.CanAttach(ctx, s) })
 }
 
 // FindAttachablePluginByName finds an [AttachableVolumePlugin] by its name.

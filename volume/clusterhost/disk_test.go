@@ -82,14 +82,14 @@ func diskSource(disk string) *v1.Volume {
 func (d *disks) place(disk string) string {
 	return filepath.Join(d.host.GetPluginDir(diskPlugin), "mounts", disk)
 }
-func (d *disks) NewDeviceMounter() (volume.DeviceMounter, error)     { return d, nil }
-func (d *disks) NewDeviceUnmounter() (volume.DeviceUnmounter, error) { return d, nil }
-func (d *disks) NewAttacher() (volume.Attacher, error)               { return d, nil }
-func (d *disks) NewDetacher() (volume.Detacher, error)               { return d, nil }
-func (d *disks) CanAttach(*volume.Spec) (bool, error)                { return true, nil }
-func (d *disks) CanDeviceMount(*volume.Spec) (bool, error)           { return true, nil }
-func (d *disks) GetDeviceMountRefs(string) ([]string, error)         { return nil, nil }
-func (d *disks) GetDeviceMountPath(s *volume.Spec) (string, error)   { return d.place(diskOf(s)), nil }
+func (d *disks) NewDeviceMounter() (volume.DeviceMounter, error)       { return d, nil }
+func (d *disks) NewDeviceUnmounter() (volume.DeviceUnmounter, error)   { return d, nil }
+func (d *disks) NewAttacher() (volume.Attacher, error)                 { return d, nil }
+func (d *disks) NewDetacher() (volume.Detacher, error)                 { return d, nil }
+func (d *disks) CanAttach(context.Context, *volume.Spec) (bool, error) { return true, nil }
+func (d *disks) CanDeviceMount(*volume.Spec) (bool, error)             { return true, nil }
+func (d *disks) GetDeviceMountRefs(string) ([]string, error)           { return nil, nil }
+func (d *disks) GetDeviceMountPath(s *volume.Spec) (string, error)     { return d.place(diskOf(s)), nil }
 
 var errNotHere = errors.New("a node does not attach")
 

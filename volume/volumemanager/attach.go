@@ -15,9 +15,11 @@ import (
 // being detached.
 //
 //   - A volume leaves the list after its device is unmounted.
-//   - While a record cannot be read, all volumes of its plugin stay listed that are
-//     reported attached or were reported in use: it may be any of them. While
-//     [Manager.Damaged] returns an error this holds for all plugins.
+//   - While a record cannot be read, or its plugin is not there, all volumes of the plugin
+//     stay listed that are reported attached or were reported in use: it may be any of
+//     them. While [Manager.Damaged] returns an error this holds for all plugins.
+//   - After a restart, a mounted volume stays listed until it is known that it is none
+//     that is attached.
 //   - Until the manager has recovered the result is nil. It must not be reported.
 //   - A volume's status says when the list may have changed; see [Manager.Subscribe].
 //   - Each call must be followed by a report and [Manager.ReportedInUse]: a volume that

@@ -36,7 +36,7 @@ type blockDisk struct {
 
 var _ volume.BlockVolumePlugin = (*blockDisk)(nil)
 
-func (d *blockDisk) CanAttach(*volume.Spec) (bool, error) { return d.attaches, nil }
+func (d *blockDisk) CanAttach(context.Context, *volume.Spec) (bool, error) { return d.attaches, nil }
 
 func (d *blockDisk) node(disk string) string { return filepath.Join(d.dev, disk) }
 

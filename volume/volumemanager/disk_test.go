@@ -27,9 +27,11 @@ import (
 // into each pod. It fails the test when a pod is bound to a disk that is not
 // mounted, or a disk is unmounted under a pod.
 type disk struct {
-	t     testing.TB
-	host  volume.VolumeHost
-	calls fault.Injector[diskCall]
+	// canAttach answers for an attachable disk; nil: it is one.
+	canAttach func(context.Context) (bool, error)
+	t         testing.TB
+	host      volume.VolumeHost
+	calls     fault.Injector[diskCall]
 
 	bound      sync.Map // of the pods' volumes' paths to the places they are bound to
 	noDevices  bool     // what CanDeviceMount denies
@@ -204,9 +206,14 @@ func isDiskCall(call string) func(diskCall) bool {
 // attachableDisk is a disk that is attached to its node first.
 type attachableDisk struct{ *disk }
 
-func (d attachableDisk) NewAttacher() (volume.Attacher, error)  { return d, nil }
-func (d attachableDisk) NewDetacher() (volume.Detacher, error)  { return d, nil }
-func (d attachableDisk) CanAttach(s *volume.Spec) (bool, error) { return true, nil }
+func (d attachableDisk) NewAttacher() (volume.Attacher, error) { return d, nil }
+func (d attachableDisk) NewDetacher() (volume.Detacher, error) { return d, nil }
+func (d attachableDisk) CanAttach(ctx context.Context, s *volume.Spec) (bool, error) {
+	if d.canAttach != nil {
+		return d.canAttach(ctx)
+	}
+	return true, nil
+}
 func (d attachableDisk) Detach(context.Context, string, types.NodeName) error {
 	return fmt.Errorf("nodes do not detach")
 }

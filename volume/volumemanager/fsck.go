@@ -123,7 +123,7 @@ func Repair(ctx context.Context, config Config, done func(Problem, error)) error
 		unlock()
 		return err
 	}
-	if err := m.recovery.load(); err != nil {
+	if err := m.recovery.load(ctx); err != nil {
 		unlock()
 		return &RootError{RootDir: m.host.RootDir, Err: err}
 	}

@@ -1,6 +1,7 @@
 package volumemanager_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -48,7 +49,9 @@ func deviceActions() []action {
 // modelDisks is a plugin with disks that are attached and others that are not.
 type modelDisks struct{ attachableDisk }
 
-func (modelDisks) CanAttach(s *volume.Spec) (bool, error) { return pdName(s) == netDisk, nil }
+func (modelDisks) CanAttach(_ context.Context, s *volume.Spec) (bool, error) {
+	return pdName(s) == netDisk, nil
+}
 
 // complaints are what the plugin has to say, for the history to fail and not
 // the test at once.

@@ -25,8 +25,11 @@ func (n *nodeNeeds) find(ctx context.Context, u *setUp) (err error) {
 	if u.needsNode = n.areThere(u); !u.needsNode {
 		return nil
 	}
-	if u.device, err = devices.Of(u.plugin, u.spec, u.pod.UID); err != nil {
+	if u.device, err = devices.Attaching(ctx, u.plugin, u.spec, u.pod.UID); err != nil {
 		return err
+	}
+	if u.device != nil && u.device.Unsure != nil {
+		return u.device.Unsure
 	}
 	u.record.SELinuxLabel, err = n.label(ctx, u)
 	return err

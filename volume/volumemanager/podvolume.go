@@ -420,13 +420,13 @@ func (w *actualStateOfWorld) hidden(plugin string) error {
 }
 
 // hiddenPrefixes are the beginnings of the unique names of volumes whose records cannot be
-// read. The caller holds the lock.
+// read, or whose plugin is not there. The caller holds the lock.
 func (w *actualStateOfWorld) hiddenPrefixes(damaged bool) (prefixes []string) {
 	if damaged {
 		return []string{""}
 	}
 	for s := range w.entries.volumes() {
-		if s.actual.unreadable != nil {
+		if s.actual.unreadable != nil || s.actual.record != nil && s.actual.source == "" {
 			prefixes = append(prefixes, s.actual.key.Plugin+"/")
 		}
 	}

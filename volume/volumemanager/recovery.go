@@ -62,7 +62,7 @@ func (v *recovery) recover(ctx context.Context, config Config) error {
 		v.log.Warn("a volume record cannot be read", "error", err)
 		v.recoverUnreadable(err)
 	}
-	if err := v.recoverAll(found, mounted); err != nil {
+	if err := v.recoverAll(ctx, found, mounted); err != nil {
 		return err
 	}
 	if config.Adopt {
@@ -77,12 +77,17 @@ func (v *recovery) recover(ctx context.Context, config Config) error {
 	return nil
 }
 
-func (v *recovery) recoverRecord(record *mountrecord.Record, mounted rootdir.Mounts) error {
+// recoveryPatience bounds all questions together whether recorded volumes are attached. The
+// API may be away, and what is mounted must be known soon.
+const recoveryPatience = 2 * time.Second
+
+func (v *recovery) recoverRecord(ctx context.Context, record *mountrecord.Record, mounted rootdir.Mounts) error {
 	line, err := mountrecord.Encode(record)
 	if err != nil {
 		return err
 	}
 	row := statusOf(record, mounted, rootdir.NoneGone)[0]
+	use := v.deviceOf(ctx, record)
 	v.entries.Lock()
 	defer v.entries.Unlock()
 	s := v.actual.recovered(rootdir.KeyOf(record), record.Volumes)
@@ -91,7 +96,7 @@ func (v *recovery) recoverRecord(record *mountrecord.Record, mounted rootdir.Mou
 		s.actual.detached = record.Detached.Recall(v.host.Mounter)
 	}
 	v.status.note(s)
-	v.recoverDevice(s, record, mounted)
+	v.recoverDevice(s, use, record, mounted)
 	if s.pod.name.Name == "" {
 		s.pod.name = record.Pod
 	}
@@ -114,21 +119,34 @@ func (v *recovery) recoverUnreadable(unreadable *UnreadableRecordError) {
 	s.state, s.err = StateFailed, unreadable
 }
 
-// recoverDevice makes a volume whose record was found count among those that have its
-// device. The caller holds the lock.
-func (v *recovery) recoverDevice(s *podVolume, record *mountrecord.Record, mounted rootdir.Mounts) {
+// needed is what a recorded volume needs of its node, and why that is not known.
+type needed struct {
+	use *devices.Use
+	err error
+}
+
+// deviceOf asks what a recorded volume needs of its node.
+func (v *recovery) deviceOf(ctx context.Context, record *mountrecord.Record) (n needed) {
 	plugin, err := v.plugins.FindPluginByName(record.Plugin)
 	if err != nil {
-		return // nor can it be torn down
+		return n // nor can it be torn down
 	}
-	use, err := devices.Of(plugin, record.Spec(), record.PodUID)
-	if err != nil {
-		v.devices.Join(s, use)
-		v.log.Warn("what a recorded volume needs of its node is not known; it is asked again before the volume is torn down", "podUID", record.PodUID, "volume", record.Volumes[0], "error", err)
+	n.use, n.err = devices.Attaching(ctx, plugin, record.Spec(), record.PodUID)
+	if n.err != nil {
+		v.log.Warn("what a recorded volume needs of its node is not known; it is asked again before the volume is torn down", "podUID", record.PodUID, "volume", record.Volumes[0], "error", n.err)
+	}
+	return n
+}
+
+// recoverDevice makes a volume whose record was found count among those that have its
+// device. The caller holds the lock.
+func (v *recovery) recoverDevice(s *podVolume, n needed, record *mountrecord.Record, mounted rootdir.Mounts) {
+	if n.err != nil {
+		v.devices.Join(s, n.use)
 		return
 	}
-	s.actual.device = use
-	v.devices.Recover(s, use, record, mounted)
+	s.actual.device = n.use
+	v.devices.Recover(s, n.use, record, mounted)
 }
 
 // sourceName is the plugin's name of a recorded source; empty where the plugin
@@ -146,7 +164,7 @@ func (v *recovery) sourceName(record *mountrecord.Record) string {
 }
 
 // load learns what the records say, so that it is known which volumes share a device.
-func (v *recovery) load() error {
+func (v *recovery) load(ctx context.Context) error {
 	mounted, err := rootdir.ReadMounts(v.host.RootDir, v.host.Mounter)
 	if err != nil {
 		return err
@@ -156,15 +174,17 @@ func (v *recovery) load() error {
 		return err
 	}
 	*v.records = opened
-	if err := v.recoverAll(found, mounted); err != nil {
+	if err := v.recoverAll(ctx, found, mounted); err != nil {
 		return errors.Join(err, v.records.Close())
 	}
 	return nil
 }
 
-func (v *recovery) recoverAll(found []*mountrecord.Record, mounted rootdir.Mounts) error {
+func (v *recovery) recoverAll(ctx context.Context, found []*mountrecord.Record, mounted rootdir.Mounts) error {
+	ctx, cancel := context.WithTimeout(ctx, recoveryPatience)
+	defer cancel()
 	for _, record := range found {
-		if err := v.recoverRecord(record, mounted); err != nil {
+		if err := v.recoverRecord(ctx, record, mounted); err != nil {
 			return err
 		}
 	}
@@ -227,7 +247,7 @@ func (v *recovery) adoptOne(ctx context.Context, key rootdir.Key, mounted rootdi
 		return err
 	}
 	v.log.Info("adopted a volume without a record", "podUID", key.PodUID, "plugin", key.Plugin, "volume", key.Spec, "source", record.Source, "guessed", record.Guessed)
-	return v.recoverRecord(record, mounted)
+	return v.recoverRecord(ctx, record, mounted)
 }
 
 // rebuild makes a record from a volume's directory and the mount table.

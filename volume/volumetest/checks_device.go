@@ -182,7 +182,7 @@ func checkAttach(k *kit, c Case) {
 	n := k.node(c)
 	v := n.volume("a")
 	p, _ := volume.AsAttachable(n.sim.Plugin)
-	if can, err := p.CanAttach(v.Spec); err != nil || !can {
+	if can, err := p.CanAttach(k.Context(), v.Spec); err != nil || !can {
 		return
 	}
 	name, err := p.GetVolumeName(v.Spec)

@@ -115,13 +115,13 @@ func (m diskMounter) SetUpAt(ctx context.Context, dir string, args volume.Mounte
 	return m.noteMounter.SetUpAt(ctx, dir, args)
 }
 
-func (d *disk) NewDeviceMounter() (volume.DeviceMounter, error)     { return diskDevice{d}, nil }
-func (d *disk) NewDeviceUnmounter() (volume.DeviceUnmounter, error) { return diskDevice{d}, nil }
-func (d *disk) NewAttacher() (volume.Attacher, error)               { return diskDevice{d}, nil }
-func (d *disk) NewDetacher() (volume.Detacher, error)               { return diskDevice{d}, nil }
-func (d *disk) CanDeviceMount(*volume.Spec) (bool, error)           { return true, nil }
-func (d *disk) CanAttach(*volume.Spec) (bool, error)                { return true, nil }
-func (d *disk) RequiresFSResize() bool                              { return true }
+func (d *disk) NewDeviceMounter() (volume.DeviceMounter, error)       { return diskDevice{d}, nil }
+func (d *disk) NewDeviceUnmounter() (volume.DeviceUnmounter, error)   { return diskDevice{d}, nil }
+func (d *disk) NewAttacher() (volume.Attacher, error)                 { return diskDevice{d}, nil }
+func (d *disk) NewDetacher() (volume.Detacher, error)                 { return diskDevice{d}, nil }
+func (d *disk) CanDeviceMount(*volume.Spec) (bool, error)             { return true, nil }
+func (d *disk) CanAttach(context.Context, *volume.Spec) (bool, error) { return true, nil }
+func (d *disk) RequiresFSResize() bool                                { return true }
 
 func (d *disk) GetDeviceMountRefs(path string) ([]string, error) { return d.deviceRefs(path) }
 

@@ -33,13 +33,18 @@ func (a *attachment) isInUse() bool {
 }
 
 // Join makes a volume count as one that wants or has its attachable device; a nil
-// use, or one of nothing attachable: none. A volume on disk keeps what it has.
-// The caller holds the lock.
+// use, or one of nothing attachable: none. A volume on disk keeps what it has, unless that
+// was not sure. The caller holds the lock.
 func (t *Table) Join(h Holder, use *Use) {
 	name := use.attachable()
 	holding := h.Holding()
-	if holding.attachment != nil {
-		if holding.attachment.name == name || h.Exists() {
+	if a := holding.attachment; a != nil {
+		if a.name == name {
+			holding.unsure = holding.unsure && use.Unsure != nil
+			return
+		}
+		denied := holding.unsure && use != nil && use.Key.Name == a.name
+		if h.Exists() && !denied {
 			return
 		}
 		t.Leave(h)
@@ -47,6 +52,7 @@ func (t *Table) Join(h Holder, use *Use) {
 	if name == "" {
 		return
 	}
+	holding.unsure = use.Unsure != nil
 	a := t.attachments[name]
 	if a == nil {
 		a = &attachment{name: name, users: make(map[Holder]struct{})}
@@ -63,7 +69,7 @@ func (t *Table) Leave(h Holder) {
 	if a == nil {
 		return
 	}
-	holding.attachment = nil
+	holding.attachment, holding.unsure = nil, false
 	delete(a.users, h)
 	if len(a.users) == 0 {
 		delete(t.attachments, a.name)
@@ -71,10 +77,10 @@ func (t *Table) Leave(h Holder) {
 }
 
 // Missing says which reports there are of what a volume has attached, unless both are there
-// or it has nothing attached. The caller holds the lock.
+// or it has nothing attached for sure. The caller holds the lock.
 func (t *Table) Missing(h Holder) (reports Reports, missing bool) {
 	a := h.Holding().attachment
-	if a == nil {
+	if a == nil || h.Holding().unsure {
 		return Reports{}, false
 	}
 	r := Reports{Volume: a.name}

@@ -47,6 +47,7 @@ type Holder interface {
 // Holding is what a [Table] keeps of one volume. The zero value: nothing.
 type Holding struct {
 	attachment *attachment // nil: nothing attachable
+	unsure     bool        // whether it is attachable; it counts as in use, and waits for nothing
 	labelled   *device     // whose label the volume waits for to go; nil: none
 }
 

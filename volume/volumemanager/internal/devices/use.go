@@ -20,6 +20,10 @@ type Use struct {
 	mounts volume.DeviceMountableVolumePlugin // nil for a block volume
 	block  volume.BlockVolumePlugin           // nil for a file system
 	attach volume.AttachableVolumePlugin      // nil where nothing is attached
+
+	// Unsure is why it is not known whether the volume is attached; then it counts as
+	// such.
+	Unsure error
 }
 
 // Key is one place where a device is mounted, or that a block volume's device is bound below
@@ -29,8 +33,27 @@ type Key struct {
 	Path string // empty where nothing is done once per node
 }
 
-// Of finds out what a spec needs, without I/O; nil: nothing. With an error it says what the
-// spec may need, as far as that can be said.
+// Attaching is [Of], and whether the volume must be attached, for which it asks the plugin.
+func Attaching(ctx context.Context, plugin volume.VolumePlugin, spec *volume.Spec, podUID types.UID) (*Use, error) {
+	use, err := Of(plugin, spec, podUID)
+	attachable, ok := volume.AsAttachable(plugin)
+	if use == nil || !ok {
+		return use, err
+	}
+	attaches, unsure := attachable.CanAttach(ctx, spec)
+	switch {
+	case unsure != nil:
+		use.attach, use.Unsure = attachable, use.Failed("CanAttach", spec, volume.NothingDone(unsure))
+	case attaches:
+		use.attach = attachable
+	case err == nil && !use.hasPlace():
+		return nil, nil
+	}
+	return use, err
+}
+
+// Of finds out what a spec needs, without I/O; nil: nothing. What [Attaching] adds is left
+// out. With an error it says what the spec may need, as far as that can be said.
 func Of(plugin volume.VolumePlugin, spec *volume.Spec, podUID types.UID) (*Use, error) {
 	mountable, mounts := volume.AsDeviceMountable(plugin)
 	if !mounts && !spec.IsBlock() {
@@ -41,15 +64,6 @@ func Of(plugin volume.VolumePlugin, spec *volume.Spec, podUID types.UID) (*Use, 
 		return nil, volume.NothingDone(err)
 	}
 	use := &Use{plugin: plugin, Key: Key{Name: v1.UniqueVolumeName(plugin.GetPluginName() + "/" + name)}}
-	if attachable, ok := volume.AsAttachable(plugin); ok {
-		attaches, err := attachable.CanAttach(spec)
-		if attaches || err != nil {
-			use.attach = attachable
-		}
-		if err != nil {
-			return use, use.Failed("CanAttach", spec, volume.NothingDone(err))
-		}
-	}
 	if spec.IsBlock() {
 		return use, use.ofBlock(spec, podUID)
 	}
@@ -82,7 +96,8 @@ func (u *Use) ofBlock(spec *volume.Spec, podUID types.UID) (err error) {
 	return nil
 }
 
-// ofMount adds what a file system needs, and returns nil where that is nothing.
+// ofMount adds what a file system needs, and returns nil where that is nothing, unless it
+// may have to be attached.
 func (u *Use) ofMount(spec *volume.Spec) (_ *Use, err error) {
 	mounts, err := u.mounts.CanDeviceMount(spec)
 	switch {
@@ -91,7 +106,8 @@ func (u *Use) ofMount(spec *volume.Spec) (_ *Use, err error) {
 	case mounts:
 		u.Key.Path, err = u.mountPath(spec)
 		return u, err
-	case u.attach == nil:
+	}
+	if _, attachable := volume.AsAttachable(u.plugin); !attachable {
 		return nil, nil
 	}
 	return u, nil

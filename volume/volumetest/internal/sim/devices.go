@@ -203,19 +203,19 @@ func (v *Volume) MustRelease() {
 }
 
 // attachable returns the plugin as one that attaches this spec's volume.
-func (n *Node) attachable(spec *volume.Spec) (volume.AttachableVolumePlugin, bool, error) {
+func (n *Node) attachable(ctx context.Context, spec *volume.Spec) (volume.AttachableVolumePlugin, bool, error) {
 	p, ok := volume.AsAttachable(n.Plugin)
 	if !ok {
 		return nil, false, nil
 	}
-	can, err := p.CanAttach(spec)
+	can, err := p.CanAttach(ctx, spec)
 	return p, can && err == nil, err
 }
 
 // Attach returns the path of the spec's device; empty where it is not
 // attached.
 func (n *Node) Attach(ctx context.Context, spec *volume.Spec, pod *v1.Pod) (string, error) {
-	p, can, err := n.attachable(spec)
+	p, can, err := n.attachable(ctx, spec)
 	if err != nil || !can {
 		return "", err
 	}
@@ -235,7 +235,7 @@ func (n *Node) Attach(ctx context.Context, spec *volume.Spec, pod *v1.Pod) (stri
 
 // Detach undoes Attach; name is the volume's.
 func (n *Node) Detach(ctx context.Context, spec *volume.Spec, name string) error {
-	p, can, err := n.attachable(spec)
+	p, can, err := n.attachable(ctx, spec)
 	if err != nil || !can {
 		return err
 	}

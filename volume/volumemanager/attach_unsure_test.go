@@ -1,0 +1,130 @@
+package volumemanager_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// mountedThen mounts the disks of two pods, ends the manager, and starts the next one, whose
+// plugin answers so to the question whether the disks are attached.
+func mountedThen(t *testing.T, w *world, d *disk, answer func(context.Context) (bool, error)) (_ *volumemanager.Manager, stop func()) {
+	t.Helper()
+	manager, stop := w.start()
+	n := &node{manager: manager}
+	one, two := diskPod("one", "a"), diskPod("two", "b")
+	n.attach("a", "b")
+	declare(t, manager, one, two)
+	n.report()
+	synctest.Wait()
+	stop()
+	d.log()
+	d.canAttach = answer
+	manager, stop = w.start()
+	if err := manager.WaitForRecovery(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return manager, stop
+}
+
+// While the API cannot say what is attached, all that is mounted counts as in use. It is
+// torn down all the same, and the start does not wait for each volume.
+func TestInUseWhileNothingSaysWhatIsAttached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		d := w.withAttachableDisks()
+		began := time.Now()
+		manager, stop := mountedThen(t, w, d, func(ctx context.Context) (bool, error) {
+			<-ctx.Done() // an API server that does not answer
+			return false, context.Cause(ctx)
+		})
+		defer stop()
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("the start took %s", took)
+		}
+		assertInUse(t, manager, "a", "b")
+		manager.SetVolumesAttached(nil)
+		if row := rowOf(t, manager, "one"); row.Attachment != nil || row.State != volumemanager.StateMounted {
+			t.Errorf("nothing is known of the attachment: %+v", row)
+		}
+		mustTearDown(t, manager, diskPod("one", "a"))
+		assertInUse(t, manager, "b")
+		mustTearDown(t, manager, diskPod("two", "b"))
+		assertInUse(t, manager)
+		w.assertNoDevices()
+	})
+}
+
+// The first answer settles it.
+func TestTheAnswerSettlesWhatIsAttached(t *testing.T) {
+	for _, attaches := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			d := w.withAttachableDisks()
+			manager, stop := mountedThen(t, w, d, func(context.Context) (bool, error) { return false, errors.New("not synced") })
+			defer stop()
+			d.canAttach = func(context.Context) (bool, error) { return attaches, nil }
+			manager.SetVolumesAttached(nil)
+			one := diskPod("one", "a")
+			mustSetUp(t, manager, one)
+			want := []string{"b"} // of which nothing is known yet
+			if attaches {
+				want = []string{"a", "b"}
+			}
+			assertInUse(t, manager, want...)
+			if row := rowOf(t, manager, "one"); (row.Attachment != nil) != attaches {
+				t.Errorf("attaches %v: %+v", attaches, row)
+			}
+			mustTearDown(t, manager, one, diskPod("two", "b"))
+			w.assertNoDevices()
+		})
+	}
+}
+
+// A pod is not set up before it is known whether its volume is attached.
+func TestNothingIsMountedUnattachedInDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		d := w.withAttachableDisks()
+		down := errors.New("the API does not answer")
+		d.canAttach = func(context.Context) (bool, error) { return false, down }
+		manager, stop := w.start()
+		defer stop()
+		pod := diskPod("web", "a")
+		declare(t, manager, pod)
+		if row := rowOf(t, manager, "web"); !errors.Is(row.Err, down) || row.State != volumemanager.StateFailed || len(d.log()) > 0 {
+			t.Errorf("%+v", row)
+		}
+		assertInUse(t, manager, "a")
+		mustTearDown(t, manager, pod)
+		w.assertNoDevices()
+	})
+}
+
+// What a plugin has mounted that is not there any more stays in use.
+func TestInUseWithoutThePlugin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		d := w.withAttachableDisks()
+		manager, stop := w.start()
+		n := &node{manager: manager}
+		n.attach("a")
+		declare(t, manager, diskPod("one", "a"))
+		n.report()
+		synctest.Wait()
+		stop()
+		d.log()
+		w.plugins = besides()
+		manager, stop = w.start()
+		defer stop()
+		if err := manager.WaitForRecovery(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		manager.SetVolumesAttached(n.attached)
+		assertInUse(t, manager, "a")
+	})
+}
