@@ -213,3 +213,11 @@ type ReleaseVerifier interface {
 	// the argument.
 	VerifyReleased(ctx context.Context, pv *v1.PersistentVolume) error
 }
+
+// UnusedVerifier is implemented by a [ReleaseVerifier] that also knows of storage that no
+// PersistentVolume has been stored for yet. Absent: such storage is kept.
+type UnusedVerifier interface {
+	// VerifyUnused returns nil only if no other PersistentVolume, and no pod's inline
+	// volume, shows the data of this one, which is not stored. It only reads the argument.
+	VerifyUnused(ctx context.Context, pv *v1.PersistentVolume) error
+}

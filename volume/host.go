@@ -270,6 +270,8 @@ func (h *Host) Roles() []any {
 	add(can, struct{ HostOwnership }{owner})
 	disks, can := h.HostFiles.(HostDisks)
 	add(can, struct{ HostDisks }{disks})
+	unused, can := h.Releases.(UnusedVerifier)
+	add(can, struct{ UnusedVerifier }{unused})
 	forgetter, can := h.Tokens.(TokenForgetter)
 	add(can, struct{ TokenForgetter }{forgetter})
 	watcher, can := h.TrustBundles.(TrustBundleWatcher)

@@ -73,6 +73,11 @@ func (r releaseRole) VerifyReleased(ctx context.Context, pv *v1.PersistentVolume
 	return r.host.faults.Do(ctx, RoleCall{Method: "VerifyReleased", Name: pv.Name}, func() error { return nil })
 }
 
+// VerifyUnused implements [volume.UnusedVerifier].
+func (r releaseRole) VerifyUnused(ctx context.Context, pv *v1.PersistentVolume) error {
+	return r.host.faults.Do(ctx, RoleCall{Method: "VerifyUnused", Name: pv.Name}, func() error { return nil })
+}
+
 func answer[T any](ctx context.Context, h *Host, call RoleCall, effect func() (T, error)) (T, error) {
 	var result T
 	err := h.faults.Do(ctx, call, func() (err error) {

@@ -61,12 +61,7 @@ type useFinder struct {
 
 // findUses looks at what the API says from now on.
 func (r *Verifier) findUses(ctx context.Context, pv *v1.PersistentVolume) ([]Use, error) {
-	f := &useFinder{pv: pv, spec: volume.NewSpecFromPersistentVolume(pv, false)}
-	var err error
-	if f.plugin, err = pvapi.PluginOf(r.Plugins, f.spec); err != nil {
-		return nil, err
-	}
-	f.all, err = r.reads.share(ctx, func(ctx context.Context) (*usage, error) { return readUsage(ctx, objects.Live(r.Objects)) })
+	f, err := r.newFinder(ctx, pv)
 	if err != nil {
 		return nil, err
 	}
@@ -75,6 +70,16 @@ func (r *Verifier) findUses(ctx context.Context, pv *v1.PersistentVolume) ([]Use
 		return nil, err
 	}
 	return f.uses, nil
+}
+
+func (r *Verifier) newFinder(ctx context.Context, pv *v1.PersistentVolume) (*useFinder, error) {
+	f := &useFinder{pv: pv, spec: volume.NewSpecFromPersistentVolume(pv, false)}
+	var err error
+	if f.plugin, err = pvapi.PluginOf(r.Plugins, f.spec); err != nil {
+		return nil, err
+	}
+	f.all, err = r.reads.share(ctx, func(ctx context.Context) (*usage, error) { return readUsage(ctx, objects.Live(r.Objects)) })
+	return f, err
 }
 
 func (f *useFinder) add(kind, namespace, name, format string, args ...any) {
@@ -101,13 +106,13 @@ func (f *useFinder) hasOther(claim *v1.PersistentVolumeClaim) bool {
 	return claim.Spec.VolumeName != "" && claim.Spec.VolumeName != f.pv.Name
 }
 
-// addUsers notes other PersistentVolumes that show this data, and volumes of pods
-// that have not ended. In which phase a PersistentVolume is makes no difference:
-// it was never said that its data may go.
-func (f *useFinder) addUsers() error {
+// sharers are other PersistentVolumes that show this data, and inline volumes of pods that
+// have not ended. In which phase a PersistentVolume is makes no difference: it was never said
+// that its data may go.
+func (f *useFinder) sharers() ([]*user, error) {
 	near, err := f.all.near(f.plugin, f.spec)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var found []*user
 	for _, u := range near {
@@ -116,11 +121,20 @@ func (f *useFinder) addUsers() error {
 		}
 		shares, err := volumesource.SharesData(f.plugin, f.spec, u.spec)
 		if err != nil {
-			return fmt.Errorf("compare it with %s: %w", u, err)
+			return nil, fmt.Errorf("compare it with %s: %w", u, err)
 		}
 		if shares {
 			found = append(found, u)
 		}
+	}
+	return found, nil
+}
+
+// addUsers notes the sharers, and the pods that have the volume by a claim.
+func (f *useFinder) addUsers() error {
+	found, err := f.sharers()
+	if err != nil {
+		return err
 	}
 	for _, name := range f.all.claimNamesOf(f.pv) {
 		for _, u := range f.all.byClaim[name] {
@@ -129,6 +143,11 @@ func (f *useFinder) addUsers() error {
 			}
 		}
 	}
+	f.addAll(found)
+	return nil
+}
+
+func (f *useFinder) addAll(found []*user) {
 	slices.SortFunc(found, func(a, b *user) int { return a.order - b.order })
 	for _, u := range found {
 		switch {
@@ -140,7 +159,6 @@ func (f *useFinder) addUsers() error {
 			f.add(pvapi.KindPod, u.pod.Namespace, u.pod.Name, "volume %q, claim %q", u.name, u.claim)
 		}
 	}
-	return nil
 }
 
 // isMadeInside reports whether the plugin has made this volume within another that it

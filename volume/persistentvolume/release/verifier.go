@@ -38,7 +38,10 @@ type Verifier struct {
 	reads sharedReads
 }
 
-var _ volume.ReleaseVerifier = (*Verifier)(nil)
+var (
+	_ volume.ReleaseVerifier = (*Verifier)(nil)
+	_ volume.UnusedVerifier  = (*Verifier)(nil)
+)
 
 // NotReleasedError says that a PersistentVolume is not one whose data may be
 // destroyed.
@@ -62,6 +65,24 @@ func (r *Verifier) VerifyReleased(ctx context.Context, pv *v1.PersistentVolume) 
 	}
 	if err := r.verify(ctx, pv); err != nil {
 		return volume.NothingDone(err)
+	}
+	return nil
+}
+
+// VerifyUnused implements [volume.UnusedVerifier]. The error is an *[InUseError], or a failed
+// look-up. Both are marked with [volume.NothingDone].
+func (r *Verifier) VerifyUnused(ctx context.Context, pv *v1.PersistentVolume) error {
+	f, err := r.newFinder(ctx, pv)
+	if err == nil {
+		var found []*user
+		found, err = f.sharers()
+		f.addAll(found)
+	}
+	switch {
+	case err != nil:
+		return volume.NothingDone(cannotTell(pv, err))
+	case len(f.uses) > 0:
+		return volume.NothingDone(&InUseError{Volume: pv.Name, Uses: f.uses})
 	}
 	return nil
 }

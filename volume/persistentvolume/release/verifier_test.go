@@ -261,6 +261,38 @@ func TestUsedVolumeIsKept(t *testing.T) {
 	}
 }
 
+// Storage that nothing is stored for may go unless somebody else shows its data. The claim that
+// it was made for, and that one's pods, do not.
+func TestUnusedStorage(t *testing.T) {
+	unstored := exportVolume("pv1", "/exports/pv1")
+	for name, tc := range map[string]struct {
+		others []metav1.Object
+		by     string
+	}{
+		"nobody":                    {},
+		"its claim and a pod of it": {others: []metav1.Object{claimOf("data", "claim1", ""), podWith("p", ofClaim("data"))}},
+		"another export":            {others: []metav1.Object{exportVolume("pv2", "/exports/pv2")}},
+		"another volume":            {[]metav1.Object{exportVolume("pv2", "/exports/pv1")}, "PersistentVolume pv2"},
+		"inline":                    {[]metav1.Object{podWith("p", ofExport("server", "/exports/pv1"))}, "Pod ops/p"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := pvbuild.StoreOf(t, tc.others...)
+			unused, ok := verifier(t, store).(volume.UnusedVerifier)
+			if !ok {
+				t.Fatal("it is no UnusedVerifier")
+			}
+			err := unused.VerifyUnused(t.Context(), unstored)
+			if e, found := errors.AsType[*release.InUseError](err); found != (tc.by != "") || !found && err != nil || found && e.Uses[0].By.String() != tc.by {
+				t.Errorf("err = %v, want a use by %q", err, tc.by)
+			}
+			cannot, _ := verifier(t, blind{store, "Pod"}).(volume.UnusedVerifier)
+			if err := cannot.VerifyUnused(t.Context(), unstored); !errors.Is(err, errLookUp) || volume.IsUncertain(err) {
+				t.Errorf("without a look-up: %v", err)
+			}
+		})
+	}
+}
+
 // blind fails to look one kind up.
 type blind struct {
 	*objects.Store

@@ -8,12 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/mount/fakemount"
@@ -269,6 +271,28 @@ func TestVolumeIsDeletedWhateverHappens(t *testing.T) {
 			t.Errorf("deleted %v", calls)
 		}
 	})
+}
+
+// A driver that answers with a volume of somebody else, which is too small besides, does not
+// lose that one's data.
+func TestVolumeOfSomebodyElseIsNotDeleted(t *testing.T) {
+	m := newMachine(t, csitest.Config{Misbehaviours: []csitest.Misbehaviour{csitest.CreatesTooLittle}})
+	other := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "other"}}
+	other.Spec.AccessModes, other.Spec.Capacity = []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}, v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Mi")}
+	m.driver.Inject(csitest.Fault{Match: csitest.Method("CreateVolume"), Nth: 1, After: true, Hook: func() {
+		other.Spec.CSI = &v1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: m.volumes()[0]}
+		m.apply(other)
+	}})
+	m.apply(pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast")))
+	m.idle()
+	m.restart()
+	m.idle()
+	if ids := m.volumes(); len(ids) != 1 || ids[0] != other.Spec.CSI.VolumeHandle || len(m.driver.CallsOf("DeleteVolume")) > 0 {
+		t.Fatalf("volumes %q, calls %v", ids, m.driver.Calls())
+	}
+	if explained := fmt.Sprint(m.cluster.Explain(t.Context(), pvbuild.ClaimRef("data").NamespacedName)); !strings.Contains(explained, "bytes of") || !strings.Contains(explained, "PersistentVolume other") {
+		t.Errorf("explained by %s", explained)
+	}
 }
 
 // A driver whose volumes are reachable from some places only makes them for this node.

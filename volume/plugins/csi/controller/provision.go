@@ -85,7 +85,10 @@ func (p *Plugin) newProvisioner(options volume.VolumeOptions) (*provisioner, err
 //
 //   - Where volumes are reachable from some nodes only, the volume is made for this node,
 //     if the class allows that.
-//   - A volume that is smaller than the claim asks for is deleted again and refused.
+//   - A volume that is smaller than the claim asks for is deleted again and refused, if the
+//     host's [volume.UnusedVerifier] says that no PersistentVolume has it, and nothing of it is
+//     left on this node: a driver may name one that somebody else has. Else it stays, and the
+//     error leaves doubt.
 //   - ResourceExhausted of a claim whose node was selected counts as a refusal: another
 //     node may do, as external-provisioner has it.
 //
@@ -127,7 +130,7 @@ func (m *provisioner) provision(ctx context.Context, selectedNode *v1.Node, allo
 		return nil, fmt.Errorf("driver %s says that CreateVolume is done, and names no volume: %s", m.driver, err.Error()) // which may be there
 	}
 	if made.GetCapacityBytes() > 0 && made.GetCapacityBytes() < r.CapacityRange.GetRequiredBytes() {
-		return nil, m.giveUp(ctx, d, made.VolumeId, r.Secrets, volume.NothingDone(fmt.Errorf("driver %s has made %d bytes of %d", m.driver, made.CapacityBytes, r.CapacityRange.RequiredBytes)))
+		return nil, m.giveUp(ctx, d, made, r)
 	}
 	return m.persistentVolume(made, r), nil
 }
@@ -140,13 +143,25 @@ func codeOf(err error) (codes.Code, bool) {
 	return status.Code(err), true
 }
 
-// giveUp deletes a volume that the claim cannot have.
-func (m *provisioner) giveUp(ctx context.Context, d *drivers.Driver, id string, secrets map[string]string, why error) error {
-	err := m.plugin.deleteVolume(ctx, d, &csi.DeleteVolumeRequest{VolumeId: id, Secrets: secrets}, func(context.Context) error { return nil })
-	if err != nil {
-		return fmt.Errorf("%w; and deleting it again has failed: %s", errors.New(why.Error()), err.Error()) // it is still there
+// giveUp deletes a volume that the claim cannot have, unless it is somebody else's.
+func (m *provisioner) giveUp(ctx context.Context, d *drivers.Driver, made *csi.Volume, r *csi.CreateVolumeRequest) error {
+	pv := m.persistentVolume(made, r)
+	verify := func(ctx context.Context) error {
+		others, err := volume.Role[volume.UnusedVerifier](m.plugin.Host)
+		if err != nil {
+			return err
+		}
+		if err := others.VerifyUnused(ctx, pv); err != nil {
+			return err
+		}
+		return m.plugin.disk.CheckUnused(&csivolume.Source{Driver: m.driver, Handle: made.VolumeId})
 	}
-	return why
+	why := fmt.Sprintf("driver %s has made %d bytes of %d", m.driver, made.CapacityBytes, r.CapacityRange.RequiredBytes)
+	err := m.plugin.deleteVolume(ctx, d, &csi.DeleteVolumeRequest{VolumeId: made.VolumeId, Secrets: r.Secrets}, verify)
+	if err != nil {
+		return fmt.Errorf("%s; and volume %.128q is not deleted again: %s", why, made.VolumeId, err.Error()) // it is still there
+	}
+	return volume.NothingDone(errors.New(why))
 }
 
 // request is all of CreateVolume that claim and class say.
