@@ -11,13 +11,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/inotify"
 )
 
 // watch tells of changes below a directory, by inotify(7). It tells no more than that
 // there may be one: its user looks again.
 type watch struct {
-	inotify *os.File
+	inotify *inotify.Instance
 	changed chan struct{}
 	ended   sync.WaitGroup
 }
@@ -25,14 +25,14 @@ type watch struct {
 const watchedEvents = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_ATTRIB | unix.IN_DELETE_SELF | unix.IN_ONLYDIR | unix.IN_DONT_FOLLOW
 
 func newWatch() (*watch, error) {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	instance, err := inotify.New()
 	if err != nil {
 		return nil, err
 	}
-	w := &watch{inotify: os.NewFile(uintptr(fd), "inotify"), changed: make(chan struct{}, 1)}
+	w := &watch{inotify: instance, changed: make(chan struct{}, 1)}
 	w.ended.Go(func() {
-		for buffer := make([]byte, 16<<10); ; {
-			if _, err := w.inotify.Read(buffer); err != nil {
+		for {
+			if _, err := w.inotify.Read(); err != nil {
 				return
 			}
 			select {
@@ -49,24 +49,6 @@ func (w *watch) close() {
 	w.ended.Wait()
 }
 
-// add watches a directory, once or again.
-func (w *watch) add(dir string) error {
-	conn, err := w.inotify.SyscallConn()
-	if err != nil {
-		return err
-	}
-	err = eintr.Do(func() (err error) {
-		if controlErr := conn.Control(func(fd uintptr) { _, err = unix.InotifyAddWatch(int(fd), dir, watchedEvents) }); controlErr != nil {
-			return controlErr
-		}
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("watching %s: %w", dir, err)
-	}
-	return nil
-}
-
 // socketID tells one socket at a path from the next.
 type socketID struct {
 	device, inode uint64
@@ -77,7 +59,7 @@ type socketID struct {
 // are read. Names that begin with a dot are left out, as are links.
 func (w *watch) sockets(dir string) (map[string]socketID, error) {
 	found := make(map[string]socketID)
-	if err := w.add(dir); err != nil {
+	if _, err := w.inotify.Add(dir, watchedEvents); err != nil {
 		return nil, err
 	}
 	entries, err := os.ReadDir(dir)
