@@ -4,25 +4,107 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc/codes"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/csi/internal/csivolume"
 	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
 )
 
-// publishContext returns the metadata of the volume's attachment to this node; nil: the
-// driver does not attach, or nobody here knows attachments.
-func (p *Plugin) publishContext(ctx context.Context, s *source, t *traits) (map[string]string, error) {
-	if s.Inline || !t.attach {
+// CanAttach reports whether the volume must be attached before it is staged: the host knows
+// attachments, and the driver's CSIDriver object does not say attachRequired: false. Without
+// [volume.AttachmentGetter] nothing is attached here.
+func (p *Plugin) CanAttach(ctx context.Context, spec *volume.Spec) (bool, error) {
+	if s, err := p.Source(spec); err == nil && s.Inline {
+		return false, nil
+	}
+	s, err := csivolume.Checked(&p.Kind, spec)
+	if err != nil {
+		return false, err
+	}
+	if _, err := volume.Role[volume.AttachmentGetter](p.Host); err != nil {
+		return false, nil
+	}
+	t, err := p.traitsOf(ctx, s.Driver)
+	return err == nil && t.attach, err
+}
+
+// NewAttacher returns what a node does about attaching: it waits. A cluster's attach/detach
+// controller attaches.
+func (p *Plugin) NewAttacher() (volume.Attacher, error) { return &attacher{device{p}}, nil }
+
+// NewDetacher is as NewAttacher.
+func (p *Plugin) NewDetacher() (volume.Detacher, error) { return &attacher{device{p}}, nil }
+
+type attacher struct{ device }
+
+// errNotHere is the error of Attach and Detach.
+var errNotHere = volume.NothingDone(errors.New("a node does not attach volumes of CSI drivers, and does not detach them: the attach/detach controller of the cluster does"))
+
+func (a *attacher) Attach(_ context.Context, spec *volume.Spec, _ types.NodeName) (string, error) {
+	return "", csivolume.Failed("Attach", spec.Name(), errNotHere)
+}
+
+func (a *attacher) Detach(_ context.Context, volumeName string, _ types.NodeName) error {
+	return csivolume.Failed("Detach", volumeName, errNotHere)
+}
+
+// VolumesAreAttached looks the VolumeAttachments up.
+func (a *attacher) VolumesAreAttached(ctx context.Context, specs []*volume.Spec, node types.NodeName) (map[*volume.Spec]bool, error) {
+	attached := make(map[*volume.Spec]bool, len(specs))
+	for _, spec := range specs {
+		s, err := csivolume.Checked(&a.plugin.Kind, spec)
+		if err == nil {
+			_, err = a.plugin.attachment(ctx, s, node)
+		}
+		if err != nil && !errors.Is(err, ErrNotAttached) {
+			return nil, csivolume.Failed("VolumesAreAttached", spec.Name(), err)
+		}
+		attached[spec] = err == nil
+	}
+	return attached, nil
+}
+
+// WaitForAttach does not wait: the node's status says that the volume is attached, and
+// staging looks whether that still holds.
+func (a *attacher) WaitForAttach(_ context.Context, _ *volume.Spec, devicePath string, _ *v1.Pod, _ time.Duration) (string, error) {
+	return devicePath, nil
+}
+
+// publishContext returns the metadata of the attachment of a volume that is staged at a
+// place; nil: the driver does not attach, or nobody here knows attachments. It is looked up
+// when the volume is to be staged (anew), and kept until it is unstaged: as long as a node
+// reports the volume in use, it stays attached.
+func (p *Plugin) publishContext(ctx context.Context, w *wish, place string, anew bool) (map[string]string, error) {
+	if w.source.Inline || !w.traits.attach {
 		return nil, nil
 	}
+	if _, err := volume.Role[volume.AttachmentGetter](p.Host); err != nil {
+		return nil, nil
+	}
+	if metadata, known := p.known.attachedAs(place); known && !anew {
+		return metadata, nil
+	}
+	metadata, err := p.attachment(ctx, w.source, p.Host.GetNodeName())
+	if err != nil {
+		return nil, err
+	}
+	p.known.attach(place, metadata)
+	return metadata, nil
+}
+
+// attachment returns the metadata of a volume's attachment to a node. A failure has done
+// nothing.
+func (p *Plugin) attachment(ctx context.Context, s *source, node types.NodeName) (map[string]string, error) {
 	getter, err := volume.Role[volume.AttachmentGetter](p.Host)
 	if err != nil {
-		return nil, nil
+		return nil, volume.NothingDone(err)
 	}
-	name := csivolume.AttachmentName(s, string(p.Host.GetNodeName()))
+	name := csivolume.AttachmentName(s, string(node))
 	a, err := getter.GetVolumeAttachment(ctx, name)
 	why := ""
 	switch {
@@ -43,6 +125,6 @@ func (p *Plugin) publishContext(ctx context.Context, s *source, t *traits) (map[
 		return a.Status.AttachmentMetadata, nil
 	}
 	return nil, volume.NothingDone(&volume.Failure{Cause: ErrNotAttached, Subject: s.Handle,
-		What: fmt.Sprintf("volume %.128q of driver %s is not attached to node %s: %s", s.Handle, s.Driver, p.Host.GetNodeName(), why),
+		What: fmt.Sprintf("volume %.128q of driver %s is not attached to node %s: %s", s.Handle, s.Driver, node, why),
 		Next: "see the driver's controller and the attach/detach controller; drivers that do not attach say attachRequired: false in their CSIDriver object"})
 }

@@ -151,7 +151,7 @@ func (b *blockVolume) publish(ctx context.Context, place string) error {
 	if r.VolumeCapability, err = w.capability(s); err != nil {
 		return err
 	}
-	if r.PublishContext, err = p.publishContext(ctx, b.source, w.traits); err != nil {
+	if r.PublishContext, err = p.publishContext(ctx, w, b.GetStagingPath(), false); err != nil {
 		return err
 	}
 	secret, next, err := p.confide(ctx, w, b.pod, b.Name, r)

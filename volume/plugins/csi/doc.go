@@ -19,6 +19,14 @@
 // only, files are given to the pod's fsGroup where the volume has a file system type
 // and one node writes to it, no pod information, no tokens.
 //
+// # Attaching
+//
+// Where the host knows attachments ([volume.AttachmentGetter]) and the driver attaches, the
+// volume waits until the node's status lists it in use and attached, as the manager has it.
+// What the VolumeAttachment tells goes to the driver. It is looked up once for each staging,
+// and refuses it while the volume is being detached. The volume stays in use until it is
+// unstaged for sure. The attaching itself is the cluster's controller's.
+//
 // # Without a cluster
 //
 // Package controller, below this one, has drivers make and delete the volumes of the claims

@@ -20,6 +20,8 @@ type knowledge struct {
 	sources map[knownKey]identity
 	// doubtful are publishings that may not be complete though something is mounted.
 	doubtful map[string]bool
+	// attached is what attaching has told of the volumes that are staged, by where.
+	attached map[string]map[string]string
 }
 
 // identity is what a driver needs to undo its work.
@@ -106,4 +108,29 @@ func (k *knowledge) isDoubtful(path string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.doubtful[path]
+}
+
+// attachedAs returns what attaching has told of what is staged at a place.
+func (k *knowledge) attachedAs(place string) (metadata map[string]string, known bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	metadata, known = k.attached[place]
+	return metadata, known
+}
+
+// attach keeps what attaching has told of what is staged at a place, or is to be.
+func (k *knowledge) attach(place string, metadata map[string]string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.attached == nil {
+		k.attached = make(map[string]map[string]string)
+	}
+	k.attached[place] = metadata
+}
+
+// detach forgets it.
+func (k *knowledge) detach(place string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.attached, place)
 }

@@ -197,7 +197,7 @@ func (m *mounter) request(ctx context.Context, w *wish, s *drivers.Session, dir 
 	if r.VolumeCapability, err = w.capability(s); err != nil {
 		return nil, nil, next, err
 	}
-	if r.PublishContext, err = p.publishContext(ctx, m.source, w.traits); err != nil {
+	if r.PublishContext, err = p.publishContext(ctx, w, p.disk.GlobalMount(m.source), false); err != nil {
 		return nil, nil, next, err
 	}
 	secret, next, err = p.confide(ctx, w, m.pod, m.Name, r)

@@ -103,7 +103,7 @@ func (p *Plugin) stage(ctx context.Context, w *wish, place, dataDir string, data
 	if r.VolumeCapability, err = w.capability(s); err != nil {
 		return err
 	}
-	if r.PublishContext, err = p.publishContext(ctx, w.source, w.traits); err != nil {
+	if r.PublishContext, err = p.publishContext(ctx, w, place, true); err != nil {
 		return err
 	}
 	if stages {
@@ -122,7 +122,10 @@ func (p *Plugin) stage(ctx context.Context, w *wish, place, dataDir string, data
 		_, err := s.Node.NodeStageVolume(ctx, r)
 		return err
 	})
-	return p.settle(err, fresh, place, func() error { return p.disk.removePlace(place, dataDir) })
+	return p.settle(err, fresh, place, func() error {
+		p.known.detach(place)
+		return p.disk.removePlace(place, dataDir)
+	})
 }
 
 // makePlace makes a directory for the driver to mount on. What is mounted there is not
@@ -193,5 +196,6 @@ func (p *Plugin) unstage(ctx context.Context, place, dataDir string, key knownKe
 			return err
 		}
 	}
+	p.known.detach(place)
 	return p.disk.removePlace(place, dataDir)
 }

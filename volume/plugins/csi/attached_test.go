@@ -1,0 +1,214 @@
+package csi_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	spec "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/plugins/csi"
+	"github.com/podvol/podvol/volume/volumemanager"
+	"github.com/podvol/podvol/volume/volumetest/csitest"
+)
+
+const uniqueName = v1.UniqueVolumeName("kubernetes.io/csi/" + driverName + "^h1")
+
+// asked counts the look-ups of attachments.
+type asked struct {
+	lookUp
+	n atomic.Int32
+}
+
+func (a *asked) GetVolumeAttachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error) {
+	a.n.Add(1)
+	return a.lookUp.GetVolumeAttachment(ctx, name)
+}
+
+// attaching gives the bench a driver that attaches.
+func (b *bench) attaching() *asked {
+	b.object(storagev1.CSIDriverSpec{AttachRequired: new(true)})
+	a := &asked{lookUp: lookUp{b.drivers, b.attachments}}
+	b.host.CSIDrivers, b.host.Attachments = a, a
+	return a
+}
+
+// attach makes the volume's VolumeAttachment.
+func (b *bench) attach(metadata map[string]string) *storagev1.VolumeAttachment {
+	a := &storagev1.VolumeAttachment{Status: storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: metadata}}
+	b.attachments["csi-"+sha256Hex("h1"+driverName+"node1")] = a
+	return a
+}
+
+func TestWhichVolumesAreAttached(t *testing.T) {
+	failing := errors.New("the API does not answer")
+	for name, tc := range map[string]struct {
+		spec    *volume.Spec
+		prepare func(*bench)
+		want    bool
+		err     error
+	}{
+		"persistent":            {pvSpec(), func(b *bench) { b.attaching() }, true, nil},
+		"no CSIDriver":          {pvSpec(), func(b *bench) { b.attaching(); delete(b.drivers, driverName) }, true, nil},
+		"attachRequired: false": {pvSpec(), func(b *bench) { b.attaching(); b.object(storagev1.CSIDriverSpec{AttachRequired: new(false)}) }, false, nil},
+		"inline":                {inlineSpec(), func(b *bench) { b.attaching() }, false, nil},
+		"no attachments here":   {pvSpec(), func(*bench) {}, false, nil},
+		"nobody can say":        {pvSpec(), func(b *bench) { b.attaching(); b.drivers[driverName] = failing }, false, failing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, everything(), csi.Config{})
+			tc.prepare(b)
+			b.restart()
+			if got, err := b.plugin.CanAttach(t.Context(), tc.spec); got != tc.want || !errors.Is(err, tc.err) {
+				t.Errorf("%v, %v", got, err)
+			}
+		})
+	}
+}
+
+// A node asks once about an attachment: when it stages, and after a restart.
+func TestOneLookUpForAnAttachment(t *testing.T) {
+	b := newBench(t, everything(), csi.Config{})
+	a := b.attaching()
+	b.attach(map[string]string{"slot": "7"})
+	one, two := b.mounter(pvSpec(), pod("u1")), b.mounter(pvSpec(), pod("u2"))
+	b.must(b.mountDevice(pvSpec(), volume.DeviceMounterArgs{}), one.SetUp(t.Context(), volume.MounterArgs{}), two.SetUp(t.Context(), volume.MounterArgs{}))
+	if n := a.n.Load(); n != 1 {
+		t.Errorf("%d look-ups", n)
+	}
+	b.restart()
+	a.n.Store(0)
+	for _, uid := range []string{"u3", "u4"} {
+		b.must(b.mounter(pvSpec(), pod(types.UID(uid))).SetUp(t.Context(), volume.MounterArgs{}))
+		if r := lastRequest[*spec.NodePublishVolumeRequest](b, "NodePublishVolume"); r.PublishContext["slot"] != "7" {
+			t.Errorf("published with %v", r.PublishContext)
+		}
+	}
+	if n := a.n.Load(); n != 1 {
+		t.Errorf("%d look-ups after the restart", n)
+	}
+}
+
+// manager runs a manager with the bench's driver and roles, and the claim of pv1.
+func (b *bench) manager() (m *volumemanager.Manager, stop func()) {
+	b.t.Helper()
+	p, err := csi.New(csi.Config{Drivers: map[string]string{driverName: b.socket}})
+	b.must(err)
+	store := objects.NewStore()
+	b.must(store.Load(b.t.Context(), 0, boundClaim()...))
+	m, err = volumemanager.New(volumemanager.Config{RootDir: b.host.RootDir, NodeName: "node1", Objects: store, CSIDrivers: b.host.CSIDrivers,
+		Attachments: b.host.Attachments, Plugins: []volume.VolumePlugin{p}, Mounter: b.host.GetMounter()})
+	b.must(err)
+	ctx, cancel := context.WithCancel(b.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	b.must(m.WaitForRecovery(ctx))
+	return m, func() {
+		cancel()
+		b.must(<-done, p.Close())
+	}
+}
+
+// first tells the first status that is as asked for.
+func first(m *volumemanager.Manager, is func(volumemanager.VolumeStatus) bool) (found <-chan volumemanager.VolumeStatus, stop func()) {
+	c := make(chan volumemanager.VolumeStatus, 1)
+	return c, m.Subscribe(func(s volumemanager.VolumeStatus) {
+		if !is(s) {
+			return
+		}
+		select {
+		case c <- s:
+		default:
+		}
+	})
+}
+
+func (b *bench) wantInUse(m *volumemanager.Manager, want ...v1.UniqueVolumeName) {
+	b.t.Helper()
+	if got := m.VolumesInUse(); !slices.Equal(got, want) {
+		b.t.Errorf("in use %v, want %v", got, want)
+	}
+}
+
+func claimPod(uid string) *v1.Pod {
+	p := pod(types.UID(uid))
+	p.Name = uid
+	p.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+	return p
+}
+
+// A volume of a driver that attaches is in use before it is staged, and until it is unstaged
+// for sure, also for the managers that come after a crash.
+func TestVolumeThatIsAttachedIsInUse(t *testing.T) {
+	b := newBench(t, everything(), csi.Config{})
+	b.attaching()
+	b.attach(map[string]string{"slot": "7"})
+	m, stop := b.manager()
+	web := claimPod("web")
+	waits, unsubscribe := first(m, func(s volumemanager.VolumeStatus) bool { return s.Attachment != nil })
+	b.must(m.PutPod(web))
+	<-waits
+	unsubscribe()
+	b.wantInUse(m, uniqueName)
+	b.wantMethods()
+	m.SetVolumesAttached([]v1.AttachedVolume{{Name: uniqueName, DevicePath: "csi-x"}})
+	m.ReportedInUse(m.VolumesInUse())
+	b.must(m.WaitForMounted(t.Context(), web.UID))
+	if r := lastRequest[*spec.NodeStageVolumeRequest](b, "NodeStageVolume"); r.PublishContext["slot"] != "7" {
+		t.Errorf("staged with %v", r.PublishContext)
+	}
+	stop()
+
+	b.drivers[driverName] = errors.New("the API does not answer")
+	m, stop = b.manager()
+	b.wantInUse(m, uniqueName)
+	remove := b.driver.Inject(csitest.Fault{Match: csitest.Method("NodeUnstageVolume"), After: true, Err: status.Error(codes.Unavailable, "gone")})
+	if err := m.TearDownPod(t.Context(), web.UID); status.Code(err) != codes.Unavailable {
+		t.Error(err)
+	}
+	b.wantInUse(m, uniqueName)
+	stop()
+
+	m, stop = b.manager()
+	defer stop()
+	b.wantInUse(m, uniqueName)
+	remove()
+	b.must(m.TearDownPod(t.Context(), web.UID))
+	b.wantInUse(m)
+	b.wantNothing()
+}
+
+// Nothing is staged while the volume is being detached, and no second pod gets it.
+func TestNothingIsStagedWhileItIsDetached(t *testing.T) {
+	b := newBench(t, everything(), csi.Config{})
+	b.attaching()
+	a := b.attach(nil)
+	a.DeletionTimestamp = new(metav1.Now())
+	m, stop := b.manager()
+	defer stop()
+	m.SetVolumesAttached([]v1.AttachedVolume{{Name: uniqueName}})
+	web := claimPod("web")
+	waits, unsubscribe := first(m, func(s volumemanager.VolumeStatus) bool { return s.Attachment != nil })
+	b.must(m.PutPod(web))
+	<-waits
+	unsubscribe()
+	failed, unsubscribe := first(m, func(s volumemanager.VolumeStatus) bool { return s.Err != nil })
+	defer unsubscribe()
+	m.ReportedInUse(m.VolumesInUse())
+	if s := <-failed; !errors.Is(s.Err, csi.ErrNotAttached) {
+		t.Error(s.Err)
+	}
+	b.wantMethods()
+	b.must(m.TearDownPod(t.Context(), web.UID))
+	b.wantInUse(m)
+}
