@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/podvol/podvol/util/testenv/imagearchive"
@@ -21,11 +22,11 @@ const shellImage = "podvol.test/busybox:1"
 // writeImages makes the images that the tests ask for, as far as they can be made here,
 // under all the names and versions by which they ask.
 func writeImages(ctx context.Context, o options) error {
-	listed, err := output(ctx, filepath.Join(o.Assets, "e2e.test"), "--list-images")
+	listed, err := output(ctx, "env", "TMPDIR="+filepath.Join(o.Dir, "tmp"), filepath.Join(o.Assets, "e2e.test"), "--list-images")
 	if err != nil {
 		return err
 	}
-	userland, err := userland(ctx)
+	userland, err := userland(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -72,7 +73,7 @@ func text(at, content string) imagearchive.File {
 }
 
 // userland are busybox, its names, and what every image has beside them.
-func userland(ctx context.Context) ([]imagearchive.File, error) {
+func userland(ctx context.Context, o options) ([]imagearchive.File, error) {
 	const source = "/bin/busybox"
 	names, err := output(ctx, source, "--list-full")
 	if err != nil {
@@ -85,34 +86,40 @@ func userland(ctx context.Context) ([]imagearchive.File, error) {
 	for _, dir := range []string{"tmp", "var/tmp"} {
 		files = append(files, directory(dir, 0o777|fs.ModeSticky))
 	}
-	dynamic, err := withLibraries(ctx, "/usr/bin/nsenter")
+	instead, err := insteadOfBusybox(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	files = append(files, dynamic...)
+	files = append(files, instead...)
 	files = append(files, program("bin/busybox", source),
 		text("etc/passwd", "root:x:0:0:root:/root:/bin/sh\nuser-defined-in-image:x:1000:1000::/home:/bin/sh\nnobody:x:65534:65534::/home:/bin/false\n"),
 		text("etc/group", "root:x:0:\ngroup-defined-in-image:x:50000:user-defined-in-image\nuser-defined-in-image:x:1000:\nnogroup:x:65534:\n"))
 	for name := range strings.FieldsSeq(names) {
-		if name != "bin/busybox" && name != "usr/bin/nsenter" && path.Dir(name) != "." {
+		taken := slices.ContainsFunc(files, func(file imagearchive.File) bool { return file.Path == name })
+		if !taken && path.Dir(name) != "." {
 			files = append(files, imagearchive.File{Path: name, Link: "/bin/busybox"})
 		}
 	}
 	return files, nil
 }
 
-// withLibraries are a program of this machine and its libraries. Tests enter a node's mounts by
-// nsenter, and mean the node's programs then: busybox' would go on with its own.
-func withLibraries(ctx context.Context, name string) ([]imagearchive.File, error) {
-	listed, err := output(ctx, "ldd", name)
+// insteadOfBusybox are programs of which tests ask what busybox' cannot: entering a node's
+// mounts, and running the node's programs then; sockets in the file system; and writing past
+// the cache. The shell must be another, too: busybox' prefers its own programs to these.
+func insteadOfBusybox(ctx context.Context, o options) ([]imagearchive.File, error) {
+	names := []string{"/usr/bin/nsenter", "/bin/dash", "/bin/dd"}
+	listed, err := output(ctx, "ldd", names...)
 	if err != nil {
 		return nil, err
 	}
-	files := []imagearchive.File{program(name[1:], name)}
 	for word := range strings.FieldsSeq(listed) {
-		if strings.HasPrefix(word, "/") {
-			files = append(files, program(word[1:], word))
+		if strings.HasPrefix(word, "/") && !strings.HasSuffix(word, ":") && !slices.Contains(names, word) {
+			names = append(names, word)
 		}
+	}
+	files := []imagearchive.File{program("usr/bin/nc", filepath.Join(o.Dir, "programs/pause")), {Path: "bin/sh", Link: "dash"}}
+	for _, name := range names {
+		files = append(files, program(name[1:], name))
 	}
 	return files, nil
 }

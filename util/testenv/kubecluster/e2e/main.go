@@ -185,7 +185,7 @@ func prepare(ctx context.Context, o *options) error {
 			return err
 		}
 	}
-	for _, dir := range []string{"cluster", "programs", "nodes"} {
+	for _, dir := range []string{"cluster", "programs", "nodes", "tmp"} {
 		if err := os.Mkdir(filepath.Join(o.Dir, dir), 0o755); err != nil {
 			return err
 		}
@@ -239,7 +239,7 @@ func cleanUp(o options, failed bool) error {
 	if !failed {
 		return remove(o.Dir)
 	}
-	for _, kept := range []string{"images.tar", "programs", "cluster/etcd"} {
+	for _, kept := range []string{"images.tar", "programs", "tmp", "cluster/etcd"} {
 		if err := remove(filepath.Join(o.Dir, kept)); err != nil {
 			return err
 		}

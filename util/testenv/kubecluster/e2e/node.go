@@ -53,8 +53,8 @@ func (n node) detachLoops(o options) error {
 }
 
 // prepare makes the node's directories, its identity and its configuration.
-func (n node) prepare(plane *kubecluster.ControlPlane) error {
-	for _, name := range append(own(), "var/tmp", "var/log", "var/lib", "var/lib/kubelet", "cni") {
+func (n node) prepare(o options, plane *kubecluster.ControlPlane) error {
+	for _, name := range append(own(), "var/tmp", "var/log", "var/lib", "var/lib/kubelet", "cni", "sbin") {
 		if err := os.MkdirAll(filepath.Join(n.dir(), name), 0o755); err != nil {
 			return err
 		}
@@ -88,8 +88,19 @@ func (n node) prepare(plane *kubecluster.ControlPlane) error {
 			return err
 		}
 	}
-	return nil
+	return os.WriteFile(n.dir()+"/sbin/crictl", fmt.Appendf(nil, crictl, filepath.Join(o.Assets, "ctr")), 0o755)
 }
+
+// crictl does what tests ask of a program of this name in a node's mounts: which container has
+// a label and a name, and that it be stopped.
+const crictl = `#!/bin/sh
+ctr="%s --namespace k8s.io"
+case $1 in
+  ps) exec $ctr containers ls --quiet "labels.\"${3%%%%=*}\"==${3#*=},labels.\"io.kubernetes.container.name\"==$5" ;;
+  stop) exec $ctr tasks kill --signal SIGTERM "$2" ;;
+  *) echo "crictl: only ps and stop are known" >&2; exit 2 ;;
+esac
+`
 
 // network says how a pod is reached: each over a pair of interfaces of its own.
 func (n node) network() any {
@@ -129,6 +140,7 @@ func (n node) mounts() error {
 		}
 	}
 	return errors.Join(
+		mounting(n.dir()+"/sbin", "/usr/local/sbin", "", unix.MS_BIND, ""),
 		mounting("", "/", "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""),
 		mounting("", "/", "", unix.MS_REC|unix.MS_SHARED, ""), // as on a node that systemd has started
 	)

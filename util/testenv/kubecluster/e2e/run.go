@@ -110,7 +110,7 @@ func startNodes(ctx context.Context, o options, plane *kubecluster.ControlPlane,
 	var names []string
 	for number := 1; number <= o.Nodes; number++ {
 		n := node{number: number}
-		if err := n.prepare(plane); err != nil {
+		if err := n.prepare(o, plane); err != nil {
 			return err
 		}
 		cmd, err := stage(ctx, "node-init-"+n.name(), o, syscall.CLONE_NEWPID|syscall.CLONE_NEWNS|syscall.CLONE_NEWUTS|syscall.CLONE_NEWIPC)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -21,9 +22,18 @@ func stage(ctx context.Context, name string, o options, namespaces uintptr) (*ex
 	}
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", name, string(told))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), "TMPDIR=/tmp") // the machine's may be missing in a node; a runtime's exec needs one
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmpDir(name))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Cloneflags: namespaces}
 	return cmd, nil
+}
+
+// tmpDir is the directory of a stage's temporary files: a node has its own, and what others
+// leave goes with the run's directory.
+func tmpDir(stage string) string {
+	if strings.HasPrefix(stage, "node-") {
+		return "/tmp"
+	}
+	return base + "/tmp"
 }
 
 // reap is process 1 of a namespace: it starts one stage, waits for all that others leave
