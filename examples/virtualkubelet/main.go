@@ -54,15 +54,18 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -109,6 +112,21 @@ func (c *config) flags(set *flag.FlagSet) (kubeconfig *string) {
 	set.StringVar(&c.keyFile, "tls-private-key-file", "", "the key of that certificate")
 	set.StringVar(&c.clientCAFile, "client-ca-file", "", "the authority of the certificates that callers of the endpoints show")
 	set.IntVar(&c.port, "port", 10250, "the port of the endpoints")
+	set.Func("container-log-max-size", "the `size` from which on a container's log is rotated; 10Mi unless it is given", func(text string) error {
+		size, err := resource.ParseQuantity(text)
+		if err == nil && size.Value() <= 0 {
+			err = errors.New("it must be more than 0")
+		}
+		c.logMaxSize = size.Value()
+		return err
+	})
+	set.Func("container-log-max-files", "how many files a container's log has at most; 5 unless it is given", func(text string) (err error) {
+		c.logMaxFiles, err = strconv.Atoi(text)
+		if err == nil && c.logMaxFiles < 2 {
+			err = errors.New("it must be 2 at least")
+		}
+		return err
+	})
 	set.BoolVar(&c.noTaint, "no-taint", false, "the node takes all pods, not only those that tolerate its taint")
 	return set.String("kubeconfig", os.Getenv("KUBECONFIG"), "how to reach the API server; empty: as a pod of the cluster")
 }

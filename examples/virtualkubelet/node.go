@@ -51,6 +51,8 @@ type config struct {
 	clusterDomain string
 	rootDir       string // of the volumes; empty: below dir
 	adopt         bool   // what a kubelet has left
+	logMaxSize    int64  // of a container's log before it is rotated
+	logMaxFiles   int
 	cgroupDriver  string // of a kubelet that may come back; empty: none
 	manifests     string // the directory of static pods; empty: there are none
 	// The kubelet's endpoints; without a certificate there are none.
@@ -130,7 +132,7 @@ func newRuntime(ctx context.Context, c config, events record.EventRecorder) (r p
 	}
 	behind, err := criruntime.New(ctx, criruntime.Config{Endpoint: c.endpoint, Node: c.name, Dir: filepath.Join(c.dir, "containers"),
 		HostNetwork: c.hostNetwork, ClusterDNS: c.clusterDNS, ClusterDomain: c.clusterDomain,
-		CgroupDriver: c.cgroupDriver, Adopt: c.adopt, RootDir: c.root(), Log: c.log,
+		CgroupDriver: c.cgroupDriver, Adopt: c.adopt, RootDir: c.root(), LogMaxSize: c.logMaxSize, LogMaxFiles: c.logMaxFiles, Log: c.log,
 		Tell: func(pod *v1.Pod, eventType, reason, message string) { events.Event(pod, eventType, reason, message) }})
 	if err != nil {
 		return nil, nil, err

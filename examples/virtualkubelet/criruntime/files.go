@@ -1,7 +1,6 @@
 package criruntime
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -16,13 +15,15 @@ import (
 
 func (r *Runtime) podDir(pod types.UID) string { return filepath.Join(r.Dir, string(pod)) }
 
-// LogFile is where a run of a container writes what it prints, in the format of CRI.
-func (r *Runtime) LogFile(pod types.UID, container string, attempt int32) string {
-	own := r.logFile(pod, container, attempt)
-	if _, err := os.Stat(own); err != nil {
-		return cmp.Or(kubeletLog(pod, container, attempt), own)
+// LogFile is where a run of a container writes what it prints, in the format of CRI: below
+// Dir, or where a kubelet has it.
+func (r *Runtime) LogFile(pod types.UID, container string, attempt int32) (dir, name string) {
+	if _, err := os.Lstat(r.logFile(pod, container, attempt)); err != nil {
+		if name := kubeletLog(pod, container, attempt); name != "" {
+			return kubeletLogs, name
+		}
 	}
-	return own
+	return r.Dir, filepath.Join(string(pod), logPath(container, attempt))
 }
 
 func (r *Runtime) logFile(pod types.UID, container string, attempt int32) string {

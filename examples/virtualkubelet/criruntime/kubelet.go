@@ -132,14 +132,14 @@ const (
 	kubeletLinks = "/var/log/containers"
 )
 
-// kubeletLog is where a run has written what it prints, if a kubelet has started its pod;
-// empty: it has not.
+// kubeletLog is where below kubeletLogs a run has written what it prints, if a kubelet has
+// started its pod; empty: it has not.
 func kubeletLog(pod types.UID, container string, attempt int32) string {
 	dirs, _ := entriesWith(kubeletLogs, "_"+string(pod))
 	for _, dir := range dirs {
 		log := filepath.Join(dir, logPath(container, attempt))
 		if _, err := os.Lstat(log); err == nil {
-			return log
+			return filepath.Join(filepath.Base(dir), logPath(container, attempt))
 		}
 	}
 	return ""

@@ -56,7 +56,7 @@ func (c *run) messageFile(s *cri.ContainerStatus) string {
 
 // lastLines are the last lines that the container has printed.
 func (c *run) lastLines(ctx context.Context) string {
-	log := c.runtime.readEnd(ctx, c.runtime.LogFile(c.pod, c.spec.Name, c.attempt), 64*1024, true)
+	log := c.runtime.readEnd(ctx, filepath.Join(c.runtime.LogFile(c.pod, c.spec.Name, c.attempt)), 64*1024, true)
 	var said []string
 	for line := range strings.Lines(log) {
 		if words := strings.SplitN(line, " ", 4); len(words) == 4 { // time, stream, whether it is whole, text

@@ -27,7 +27,7 @@ func TestLastWordsAreOfWholeCharacters(t *testing.T) {
 			t.Errorf("of the file: %q", got[mostMessage-4:])
 		}
 		line := strings.Repeat("x", mostLog-1)
-		if err := os.WriteFile(r.LogFile("uid", "main", 0), []byte("2026-01-01T00:00:00Z stdout P "+rest+line+"\n"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(r.LogFile("uid", "main", 0)), []byte("2026-01-01T00:00:00Z stdout P "+rest+line+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if got := c.lastLines(t.Context()); got != line {

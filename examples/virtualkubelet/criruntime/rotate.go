@@ -45,7 +45,7 @@ func (c *run) keepLogSmall(ctx context.Context) {
 // removes the oldest ones. Where the runtime does not, the log gets its name back. A log that
 // is not there had its name changed by an agent that was killed before the runtime was told.
 func (c *run) rotateLog(ctx context.Context) error {
-	log := c.runtime.LogFile(c.pod, c.spec.Name, c.attempt)
+	log := filepath.Join(c.runtime.LogFile(c.pod, c.spec.Name, c.attempt))
 	info, err := os.Lstat(log)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -58,7 +58,7 @@ func (c *run) rotateLog(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rotated, err := rotatedLogs(c.runtime.LogFile(c.pod, c.spec.Name, c.attempt))
+	rotated, err := rotatedLogs(filepath.Join(c.runtime.LogFile(c.pod, c.spec.Name, c.attempt)))
 	if err != nil {
 		return err
 	}

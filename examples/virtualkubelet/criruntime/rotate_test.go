@@ -59,7 +59,7 @@ func TestLogsAreRotated(t *testing.T) {
 		if err := r.prepareFiles("uid", "main", 0); err != nil {
 			t.Fatal(err)
 		}
-		service := &reopener{log: r.LogFile("uid", "main", 0)}
+		service := &reopener{log: filepath.Join(r.LogFile("uid", "main", 0))}
 		r.service = service
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
@@ -112,7 +112,7 @@ func rotating(t *testing.T, text string) (*run, *reopener) {
 	if err := r.prepareFiles("uid", "main", 0); err != nil {
 		t.Fatal(err)
 	}
-	service := &reopener{log: r.LogFile("uid", "main", 0)}
+	service := &reopener{log: filepath.Join(r.LogFile("uid", "main", 0))}
 	r.service = service
 	if err := os.WriteFile(service.log, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

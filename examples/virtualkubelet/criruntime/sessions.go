@@ -42,13 +42,15 @@ func (r *Runtime) PortForwardURL(ctx context.Context, pod types.UID) (string, er
 
 // Usage returns what this node's containers use.
 func (r *Runtime) Usage(ctx context.Context) (map[string]kubeletapi.Usage, error) {
-	filter := &cri.ContainerStatsFilter{LabelSelector: map[string]string{nodeLabel: r.Node}}
-	answer, err := r.service.ListContainerStats(ctx, &cri.ListContainerStatsRequest{Filter: filter})
+	answer, err := r.service.ListContainerStats(ctx, &cri.ListContainerStatsRequest{})
 	if err != nil {
 		return nil, err
 	}
 	all := make(map[string]kubeletapi.Usage)
 	for _, s := range answer.Stats {
+		if !r.isOwn(s.GetAttributes().GetLabels()) {
+			continue
+		}
 		memory := s.GetMemory()
 		all[r.name+"://"+s.GetAttributes().GetId()] = kubeletapi.Usage{Time: time.Unix(0, s.GetCpu().GetTimestamp()),
 			CPUNanoseconds: s.GetCpu().GetUsageCoreNanoSeconds().GetValue(), WorkingSet: memory.GetWorkingSetBytes().GetValue(),

@@ -81,16 +81,17 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	file, err := openLog(s.Runtime.LogFile(pod.UID, container, attempt))
+	l := &printed{growing: &s.growing, open: func() (*os.File, error) { return openLog(s.Runtime.LogFile(pod.UID, container, attempt)) }}
+	l.file, err = l.open()
 	if err != nil {
 		http.Error(w, fmt.Sprintf("the log of container %s is not there: %v", container, err), http.StatusNotFound)
 		return
 	}
-	defer func() { file.Close() }()
+	defer l.close()
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(http.StatusOK)
 	out := &limited{to: w, left: o.most}
-	ended := func() bool {
+	l.ended = func() bool {
 		now, err := s.find(r)
 		if err != nil || now.UID != pod.UID {
 			return true
@@ -98,7 +99,7 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 		status, err := statusOf(now, container)
 		return err != nil || status.State.Running == nil || status.RestartCount != attempt
 	}
-	if err := copyLog(r.Context(), out, &file, o, ended); err != nil && r.Context().Err() == nil && !errors.Is(err, errEnough) {
+	if err := l.copyTo(r.Context(), out, o); err != nil && r.Context().Err() == nil && !errors.Is(err, errEnough) {
 		s.Log.Warn("a log is not sent whole", "pod", pod.Name, "container", container, "error", err)
 	}
 }
@@ -119,18 +120,15 @@ func attemptOf(pod *v1.Pod, container string, previous bool) (int32, error) {
 	return status.RestartCount, nil
 }
 
-// copyLog copies a log in the format of CRI: each line has a time, a stream, F or P for
+// copyTo copies a log in the format of CRI: each line has a time, a stream, F or P for
 // a whole or a partial line, and the text. It keeps one line in memory, however many
-// are asked for. A log that is rotated while it is followed is left for the next one, which
-// file is then.
-func copyLog(ctx context.Context, to io.Writer, file **os.File, o logOptions, ended func() bool) error {
-	skip, err := beforeTail(ctx, *file, o)
+// are asked for. A log that is rotated while it is followed is left for the next one.
+func (l *printed) copyTo(ctx context.Context, to io.Writer, o logOptions) error {
+	skip, err := beforeTail(ctx, l.file, o)
 	if err != nil {
 		return err
 	}
-	from := bufio.NewReader(*file)
-	var next *os.File               // has taken the file's place, whose end may not be read yet
-	defer func() { next.Close() }() // nil may be closed
+	from := bufio.NewReader(l)
 	begun, pending := true, ""
 	for ctx.Err() == nil {
 		part, err := from.ReadString('\n')
@@ -160,19 +158,7 @@ func copyLog(ctx context.Context, to io.Writer, file **os.File, o logOptions, en
 		if f, ok := to.(interface{ flush() }); ok {
 			f.flush()
 		}
-		if next != nil {
-			(*file).Close()
-			*file, next = next, nil
-			from.Reset(*file)
-			continue
-		}
-		if next, err = nextLog(*file); err != nil {
-			return err
-		}
-		if next != nil {
-			continue // with what was written to the old one meanwhile
-		}
-		if err := awaitMore(ctx, *file, ended); err != nil {
+		if err := l.more(ctx); err != nil {
 			if errors.Is(err, io.EOF) {
 				return nil
 			}

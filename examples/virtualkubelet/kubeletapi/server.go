@@ -26,7 +26,8 @@ type Pods interface{ List() []*v1.Pod }
 // Runtime has the containers. IDs are those of statuses without the runtime's name, but
 // for Usage.
 type Runtime interface {
-	LogFile(pod types.UID, container string, attempt int32) string
+	// LogFile returns a directory of the node's, and the path of a run's log below it.
+	LogFile(pod types.UID, container string, attempt int32) (dir, name string)
 	// ExecURL and its fellows return where the runtime serves a session.
 	ExecURL(ctx context.Context, id string, command []string, s Streams) (string, error)
 	AttachURL(ctx context.Context, id string, s Streams) (string, error)
@@ -60,6 +61,7 @@ type Server struct {
 	Config
 	listener net.Listener
 	reviews  reviews
+	growing  growing
 	// sessions reaches the runtime's own server, which is on this machine: through no proxy.
 	sessions http.RoundTripper
 }

@@ -104,9 +104,11 @@ func (n *node) List() []*v1.Pod {
 	return all
 }
 
-func (n *node) LogFile(_ types.UID, container string, attempt int32) string {
-	return filepath.Join(n.dir, fmt.Sprintf("%s-%d.log", container, attempt))
+func (n *node) LogFile(_ types.UID, container string, attempt int32) (dir, name string) {
+	return n.dir, fmt.Sprintf("logs/of/%s-%d.log", container, attempt)
 }
+
+func (n *node) logs() string { return filepath.Join(n.dir, "logs/of") }
 
 func (n *node) ExecURL(_ context.Context, id string, command []string, s Streams) (string, error) {
 	n.mu.Lock()
@@ -146,6 +148,9 @@ func serve(t *testing.T) (n *node, url string, client func(certificates ...tls.C
 	_, cert, key := a.sign(&x509.Certificate{SerialNumber: big.NewInt(3), Subject: pkix.Name{CommonName: "node1"}, DNSNames: []string{"node1"},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)})
 	n = &node{dir: t.TempDir()}
+	if err := os.MkdirAll(n.logs(), 0o750); err != nil {
+		t.Fatal(err)
+	}
 	for name, content := range map[string][]byte{"ca": a.pem, "cert": cert, "key": key} {
 		if err := os.WriteFile(filepath.Join(n.dir, name), content, 0o600); err != nil {
 			t.Fatal(err)
@@ -241,7 +246,7 @@ func TestSummary(t *testing.T) {
 func TestLogs(t *testing.T) {
 	n, url, client, a := serve(t)
 	write := func(name, content string) {
-		if err := os.WriteFile(filepath.Join(n.dir, name), []byte(content), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(n.logs(), name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -274,10 +279,89 @@ func TestLogs(t *testing.T) {
 	}
 }
 
+// A link leads nowhere, at whatever place of a log's path below the node's directory.
+func TestLogsBehindLinks(t *testing.T) {
+	n, url, client, a := serve(t)
+	c := client(a.user("apiserver"))
+	if err := os.WriteFile(filepath.Join(n.logs(), "main-1.log"), []byte("2026-01-01T00:00:01Z stdout F one\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, says := get(t, c, url+"/containerLogs/shop/web/main")
+	if code != 200 || says != "one\n" {
+		t.Fatalf("%d, %q", code, says)
+	}
+	for _, path := range []string{n.logs() + "/main-1.log", n.logs(), filepath.Dir(n.logs())} {
+		if err := errors.Join(os.Rename(path, n.dir+"/elsewhere"), os.Symlink(n.dir+"/elsewhere", path)); err != nil {
+			t.Fatal(err)
+		}
+		if code, says := get(t, c, url+"/containerLogs/shop/web/main"); code != 404 || strings.Contains(says, "one\n") {
+			t.Errorf("%s is a link: %d, %q", path, code, says)
+		}
+		if err := errors.Join(os.Remove(path), os.Rename(n.dir+"/elsewhere", path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// All who follow logs share one instance of inotify, which ends with the last of them.
+func TestFollowersShareInotify(t *testing.T) {
+	dir := t.TempDir()
+	var files []*os.File
+	for _, name := range []string{"a", "b"} {
+		file, err := os.Create(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		files = append(files, file)
+	}
+	var g growing
+	var grown []<-chan struct{}
+	var stops []func()
+	for _, file := range []*os.File{files[0], files[0], files[1]} {
+		one, stop, err := g.watch(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		grown, stops = append(grown, one), append(stops, stop)
+	}
+	all := g.events
+	write := func(file *os.File) {
+		t.Helper()
+		if _, err := file.WriteString("x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(files[0])
+	<-grown[0]
+	<-grown[1]
+	stops[0]()
+	stops[0]()
+	write(files[0])
+	<-grown[1]
+	write(files[1])
+	<-grown[2]
+	if len(grown[0]) > 0 || g.events != all {
+		t.Error("who has stopped is told, or there is another instance")
+	}
+	stops[1]()
+	stops[2]()
+	if g.events != nil || len(g.waiting) > 0 {
+		t.Error("the instance is left")
+	}
+	one, stop, err := g.watch(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	write(files[0])
+	<-one
+}
+
 // A log is followed until the container has ended.
 func TestLogIsFollowed(t *testing.T) {
 	n, url, client, a := serve(t)
-	file, err := os.Create(filepath.Join(n.dir, "main-1.log"))
+	file, err := os.Create(filepath.Join(n.logs(), "main-1.log"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,7 +419,7 @@ func TestSessionsAreHandedOn(t *testing.T) {
 // is not.
 func TestARotatedLogIsFollowed(t *testing.T) {
 	n, url, client, a := serve(t)
-	log := filepath.Join(n.dir, "main-1.log")
+	log := filepath.Join(n.logs(), "main-1.log")
 	line := func(word string) []byte { return []byte("2026-01-01T00:00:01Z stdout F " + word + "\n") }
 	if err := os.WriteFile(log, line("one"), 0o600); err != nil {
 		t.Fatal(err)
