@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -96,6 +97,47 @@ func RunPlugin(ctx context.Context, p VolumePlugin, wake func(source string)) er
 		return c.Run(ctx, wake)
 	}
 	return nil
+}
+
+// Attachment is what attaching a volume to a node has given.
+type Attachment struct {
+	// DevicePath is the device on the node, if that is known.
+	DevicePath string
+	// Metadata is what the node's plugin needs of it: a VolumeAttachment's
+	// status.attachmentMetadata.
+	Metadata map[string]string
+}
+
+// SpecAttacher is implemented by plugins that attach volumes to nodes from elsewhere than the
+// node, where the whole spec is needed to detach, too. Absent: see [AttachableVolumePlugin].
+// The calls are idempotent. The caller notes an attachment before AttachSpec, so that it can
+// be detached after a crash.
+type SpecAttacher interface {
+	VolumePlugin
+	// AttachSpec attaches the volume. A volume that needs no attaching has the zero
+	// Attachment.
+	AttachSpec(ctx context.Context, spec *Spec, node types.NodeName) (Attachment, error)
+	// DetachSpec detaches the volume. The error matches [ErrInUse] if the node still uses it
+	// as far as the plugin can see.
+	DetachSpec(ctx context.Context, spec *Spec, node types.NodeName) error
+}
+
+// SpecExpander is implemented by plugins whose storage grows by steps off the node and on it.
+// Absent: see [ExpandableVolumePlugin].
+type SpecExpander interface {
+	VolumePlugin
+	// ExpandSpec grows the storage to at least size, and returns the size that it has.
+	// node: the node has a part to do, see [NodeExpandableVolumePlugin]. It is idempotent.
+	// Errors match [ErrResizeInUse] or [ErrResizeInfeasible] as those of NodeExpand.
+	ExpandSpec(ctx context.Context, spec *Spec, size resource.Quantity) (reached resource.Quantity, node bool, err error)
+}
+
+// ModifiableVolumePlugin is implemented by plugins that can change a volume to what a
+// VolumeAttributesClass says. Absent: such a change is refused.
+type ModifiableVolumePlugin interface {
+	VolumePlugin
+	// Modify is idempotent. It does not change its arguments.
+	Modify(ctx context.Context, spec *Spec, class *storagev1.VolumeAttributesClass) error
 }
 
 // Errors of NodeExpand match these.

@@ -28,6 +28,7 @@ func (s controller) ControllerGetCapabilities(context.Context, *csi.ControllerGe
 		{can.Controller, csi.ControllerServiceCapability_RPC_GET_CAPACITY},
 		{can.Attach, csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME},
 		{can.Expand, csi.ControllerServiceCapability_RPC_EXPAND_VOLUME},
+		{can.Modify, csi.ControllerServiceCapability_RPC_MODIFY_VOLUME},
 		{can.SingleNodeMultiWriter, csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER},
 	} {
 		if c.has {
@@ -63,7 +64,7 @@ func (s controller) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) 
 		if limit > 0 && bytes == 0 {
 			bytes = min(limit, defaultBytes)
 		}
-		if v, err = c.create(&stored{ID: idOf(r.Name), Name: r.Name, Bytes: bytes}, r.Parameters); err != nil {
+		if v, err = c.create(&stored{ID: idOf(r.Name), Name: r.Name, Bytes: bytes, Mutable: r.MutableParameters}, r.Parameters); err != nil {
 			return nil, err
 		}
 	}
@@ -218,6 +219,32 @@ func (s controller) ControllerExpandVolume(_ context.Context, r *csi.ControllerE
 		}
 	}
 	return &csi.ControllerExpandVolumeResponse{CapacityBytes: v.Bytes, NodeExpansionRequired: v.Disk == Loop}, internal(err)
+}
+
+func (s controller) ControllerModifyVolume(_ context.Context, r *csi.ControllerModifyVolumeRequest) (*csi.ControllerModifyVolumeResponse, error) {
+	c := s.d.Config()
+	if !c.Capabilities.Modify {
+		return nil, status.Error(codes.Unimplemented, "volumes do not change here")
+	}
+	v, err := c.need(r.VolumeId, nil)
+	if err != nil {
+		return nil, err
+	}
+	if v.Mutable == nil {
+		v.Mutable = make(map[string]string)
+	}
+	maps.Copy(v.Mutable, r.MutableParameters)
+	return &csi.ControllerModifyVolumeResponse{}, internal(c.save(v))
+}
+
+// Modified returns the mutable parameters of a volume.
+func (d *Driver) Modified(id string) (map[string]string, error) {
+	c := d.Config()
+	v, err := c.need(id, nil)
+	if err != nil {
+		return nil, err
+	}
+	return v.Mutable, nil
 }
 
 // Attached returns the volumes that are attached, in order.

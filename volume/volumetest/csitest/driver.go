@@ -78,6 +78,8 @@ type Capabilities struct {
 	// Stats, Expand and Health offer NodeGetVolumeStats, the two calls that expand,
 	// and the two calls of the node's health.
 	Stats, Expand, Health bool
+	// Modify offers ControllerModifyVolume, and mutable parameters of CreateVolume.
+	Modify bool
 	// SingleNodeMultiWriter knows the two access modes that tell one pod from one node.
 	SingleNodeMultiWriter bool
 	// VolumeMountGroup gives volumes to the group of the call.
@@ -86,7 +88,7 @@ type Capabilities struct {
 
 // AllCapabilities returns every ability but Attach.
 func AllCapabilities() Capabilities {
-	return Capabilities{Controller: true, Stage: true, Stats: true, Expand: true, Health: true, SingleNodeMultiWriter: true, VolumeMountGroup: true}
+	return Capabilities{Controller: true, Stage: true, Stats: true, Expand: true, Health: true, Modify: true, SingleNodeMultiWriter: true, VolumeMountGroup: true}
 }
 
 // Driver is one CSI driver. It outlives the servers that [Driver.Start] starts. Its

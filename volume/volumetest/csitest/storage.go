@@ -30,6 +30,8 @@ type stored struct {
 	Name  string `json:"name"` // as CreateVolume got it; empty: made otherwise
 	Bytes int64  `json:"bytes"`
 	Disk  Disk   `json:"disk"`
+	// Mutable are the parameters that ControllerModifyVolume changes.
+	Mutable map[string]string `json:"mutable,omitempty"`
 	// Inline volumes go with their pod.
 	Inline bool `json:"inline,omitempty"`
 	dir    string

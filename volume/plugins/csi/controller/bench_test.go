@@ -1,6 +1,8 @@
 package controller_test
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"os"
 	"path/filepath"
 	"testing"
@@ -70,6 +72,11 @@ func lastRequest[R any](b *bench, method string) R {
 		b.t.Fatalf("%s is %T", method, calls[len(calls)-1].Request)
 	}
 	return r
+}
+
+func sha256Hex(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:])
 }
 
 // pvSpec is a PersistentVolume with handle h1.

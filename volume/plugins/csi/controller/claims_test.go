@@ -2,7 +2,6 @@ package controller_test
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -332,7 +331,7 @@ func TestVolumeStays(t *testing.T) {
 		m.apply(pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast")))
 		m.idle()
 		pv := m.wantBound()
-		dir := filepath.Join(m.root, "plugins/kubernetes.io/csi", driverName, fmt.Sprintf("%x", sha256.Sum256([]byte(pv.Spec.CSI.VolumeHandle))))
+		dir := filepath.Join(m.root, "plugins/kubernetes.io/csi", driverName, sha256Hex(pv.Spec.CSI.VolumeHandle))
 		if err := os.MkdirAll(dir, 0o750); err != nil {
 			t.Fatal(err)
 		}

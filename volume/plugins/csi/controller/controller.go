@@ -9,7 +9,9 @@
 //   - The volume's name is that of the PersistentVolume, which the claims' controller has
 //     noted before (ProvisioningFinalizer of package persistentvolume). So the same volume is asked
 //     for again after a crash, and none is left of a claim that has gone meanwhile.
-//   - Nothing is deleted of which the node has something left.
+//   - Nothing is deleted or detached of which the node has something left.
+//   - Volumes are attached, grown and modified for who calls that (volume.SpecAttacher and its
+//     kin); the controller of claims does not yet.
 //
 // Errors are those of package csi: they match its causes, and say whether anything may have
 // been done.
@@ -63,6 +65,9 @@ type Plugin struct {
 var (
 	_ volume.NamedProvisionerPlugin  = (*Plugin)(nil)
 	_ volume.DeletableVolumePlugin   = (*Plugin)(nil)
+	_ volume.SpecAttacher            = (*Plugin)(nil)
+	_ volume.SpecExpander            = (*Plugin)(nil)
+	_ volume.ModifiableVolumePlugin  = (*Plugin)(nil)
 	_ volume.PersistentVolumePlugin  = (*Plugin)(nil)
 	_ volume.MountOptionVolumePlugin = (*Plugin)(nil)
 	_ volume.PodNamedVolumePlugin    = (*Plugin)(nil)

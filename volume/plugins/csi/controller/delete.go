@@ -56,11 +56,7 @@ func (p *Plugin) newDeleter(spec *volume.Spec) (*deleter, error) {
 	if policy := pv.Spec.PersistentVolumeReclaimPolicy; policy != v1.PersistentVolumeReclaimDelete {
 		return nil, volume.Invalid("spec.persistentVolumeReclaimPolicy", "is %q, so the volume's data stays", policy)
 	}
-	d := &deleter{plugin: p, pv: pv.DeepCopy(), source: source}
-	if name, namespace := pv.Annotations[annDeletionSecret], pv.Annotations[annDeletionSecretNamespace]; name != "" || namespace != "" {
-		d.secret = &v1.SecretReference{Name: name, Namespace: namespace}
-	}
-	return d, nil
+	return &deleter{plugin: p, pv: pv.DeepCopy(), source: source, secret: annotatedSecret(pv, annDeletionSecret, annDeletionSecretNamespace)}, nil
 }
 
 // GetPath is empty: the volume is mounted in no pod.

@@ -20,11 +20,13 @@ import (
 	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
 )
 
-// Annotations of the PersistentVolumes that are made: the secret with which they are
-// deleted. They are external-provisioner's.
+// Annotations of the PersistentVolumes that are made: the secrets with which they are
+// deleted and modified. They are external-provisioner's.
 const (
 	annDeletionSecret          = "volume.kubernetes.io/provisioner-deletion-secret-name"
 	annDeletionSecretNamespace = "volume.kubernetes.io/provisioner-deletion-secret-namespace"
+	annModifySecret            = "volume.kubernetes.io/controller-modify-secret-name"
+	annModifySecretNamespace   = "volume.kubernetes.io/controller-modify-secret-namespace"
 )
 
 // IsMadeHere reports whether a controller of this package, and no other provisioner, had a
@@ -204,7 +206,8 @@ func (p *Plugin) requirement(ctx context.Context, d *drivers.Driver, c *drivers.
 		}
 		return nil, nil
 	}
-	segments, err := p.segmentsOf(ctx, d)
+	info, err := p.nodeInfo(ctx, d)
+	segments := info.GetAccessibleTopology().GetSegments()
 	switch {
 	case err != nil:
 		return nil, volume.NothingDone(err)
@@ -217,17 +220,6 @@ func (p *Plugin) requirement(ctx context.Context, d *drivers.Driver, c *drivers.
 	return &csi.TopologyRequirement{Requisite: here, Preferred: here}, nil
 }
 
-// segmentsOf asks where the node is.
-func (p *Plugin) segmentsOf(ctx context.Context, d *drivers.Driver) (map[string]string, error) {
-	var segments map[string]string
-	err := p.drivers.Do(ctx, drivers.Call{Driver: d, Method: "NodeGetInfo"}, func(ctx context.Context, s *drivers.Session) error {
-		info, err := s.Node.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
-		segments = info.GetAccessibleTopology().GetSegments()
-		return err
-	})
-	return segments, err
-}
-
 // persistentVolume is the volume as external-provisioner writes it. What the controller of
 // claims writes, as the class and the binding, is left to that.
 func (m *provisioner) persistentVolume(made *csi.Volume, r *csi.CreateVolumeRequest) *v1.PersistentVolume {
@@ -236,6 +228,9 @@ func (m *provisioner) persistentVolume(made *csi.Volume, r *csi.CreateVolumeRequ
 	pv.Annotations = map[string]string{pvapi.AnnProvisionedBy: m.driver}
 	if s := m.secrets[csiclass.Provisioner]; s != nil {
 		pv.Annotations[annDeletionSecret], pv.Annotations[annDeletionSecretNamespace] = s.Name, s.Namespace
+	}
+	if s := m.secrets[csiclass.ControllerModify]; s != nil {
+		pv.Annotations[annModifySecret], pv.Annotations[annModifySecretNamespace] = s.Name, s.Namespace
 	}
 	attributes := maps.Clone(made.GetVolumeContext())
 	if attributes == nil {

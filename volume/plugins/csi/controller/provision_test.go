@@ -85,7 +85,8 @@ func TestProvision(t *testing.T) {
 		t.Errorf("the source (-want +got):\n%s", diff)
 	}
 	wantAnnotations := map[string]string{"pv.kubernetes.io/provisioned-by": driverName,
-		"volume.kubernetes.io/provisioner-deletion-secret-name": "provisioner", "volume.kubernetes.io/provisioner-deletion-secret-namespace": "safe"}
+		"volume.kubernetes.io/provisioner-deletion-secret-name": "provisioner", "volume.kubernetes.io/provisioner-deletion-secret-namespace": "safe",
+		"volume.kubernetes.io/controller-modify-secret-name": "controller-modify", "volume.kubernetes.io/controller-modify-secret-namespace": "safe"}
 	wantAffinity := &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{MatchExpressions: []v1.NodeSelectorRequirement{
 		{Key: "rack", Operator: v1.NodeSelectorOpIn, Values: []string{"7"}}, {Key: "zone", Operator: v1.NodeSelectorOpIn, Values: []string{"a"}}}},
 		{MatchExpressions: []v1.NodeSelectorRequirement{{Key: v1.LabelHostname, Operator: v1.NodeSelectorOpIn, Values: []string{"node1"}}}}}}}
@@ -129,19 +130,20 @@ func TestProvisionRefuses(t *testing.T) {
 		prepare func(*csitest.Config)
 		want    string
 	}{
-		"unknown key":          {options: options(map[string]string{"csi.storage.k8s.io/colour": "red"}), want: "colour"},
-		"two file systems":     {options: options(map[string]string{"csi.storage.k8s.io/fstype": "xfs", "fsType": "ext4"}), want: "both"},
-		"half a secret":        {options: options(map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "a"}), want: "half"},
-		"unknown template":     {options: options(map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "${pvc.uid}", "csi.storage.k8s.io/node-stage-secret-namespace": "a"}), want: "no value"},
-		"open template":        {options: options(map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "${pv.name", "csi.storage.k8s.io/node-stage-secret-namespace": "a"}), want: "no value"},
-		"claimed namespace":    {options: options(map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "a", "csi.storage.k8s.io/node-stage-secret-namespace": "${pvc.annotations['ns']}"}), want: "no value"},
-		"no name":              {options: options(map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "../a", "csi.storage.k8s.io/node-stage-secret-namespace": "a"}), want: "no name of a secret"},
-		"missing secret":       {options: options(secretNames("provisioner")), want: "safe/provisioner"},
-		"no driver":            {options: options(nil, func(o *volume.VolumeOptions) { o.Provisioner = "other.io" }), want: "other.io"},
-		"wrong name":           {options: options(nil, func(o *volume.VolumeOptions) { o.Provisioner = "../x" }), want: "no name of a driver"},
-		"selector":             {options: options(nil, func(o *volume.VolumeOptions) { o.PVC.Spec.Selector = &metav1.LabelSelector{} }), want: "selector"},
-		"unknown mode":         {options: options(nil, func(o *volume.VolumeOptions) { o.PVC.Spec.AccessModes = []v1.PersistentVolumeAccessMode{"Often"} }), want: "Often"},
-		"attributes":           {options: options(nil, func(o *volume.VolumeOptions) { o.VolumeAttributesClass = &storagev1.VolumeAttributesClass{} }), want: "MODIFY_VOLUME"},
+		"unknown key":       {options: options(map[string]string{"csi.storage.k8s.io/colour": "red"}), want: "colour"},
+		"two file systems":  {options: options(map[string]string{"csi.storage.k8s.io/fstype": "xfs", "fsType": "ext4"}), want: "both"},
+		"half a secret":     {options: options(map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "a"}), want: "half"},
+		"unknown template":  {options: options(map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "${pvc.uid}", "csi.storage.k8s.io/node-stage-secret-namespace": "a"}), want: "no value"},
+		"open template":     {options: options(map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "${pv.name", "csi.storage.k8s.io/node-stage-secret-namespace": "a"}), want: "no value"},
+		"claimed namespace": {options: options(map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "a", "csi.storage.k8s.io/node-stage-secret-namespace": "${pvc.annotations['ns']}"}), want: "no value"},
+		"no name":           {options: options(map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "../a", "csi.storage.k8s.io/node-stage-secret-namespace": "a"}), want: "no name of a secret"},
+		"missing secret":    {options: options(secretNames("provisioner")), want: "safe/provisioner"},
+		"no driver":         {options: options(nil, func(o *volume.VolumeOptions) { o.Provisioner = "other.io" }), want: "other.io"},
+		"wrong name":        {options: options(nil, func(o *volume.VolumeOptions) { o.Provisioner = "../x" }), want: "no name of a driver"},
+		"selector":          {options: options(nil, func(o *volume.VolumeOptions) { o.PVC.Spec.Selector = &metav1.LabelSelector{} }), want: "selector"},
+		"unknown mode":      {options: options(nil, func(o *volume.VolumeOptions) { o.PVC.Spec.AccessModes = []v1.PersistentVolumeAccessMode{"Often"} }), want: "Often"},
+		"attributes": {options: options(nil, func(o *volume.VolumeOptions) { o.VolumeAttributesClass = &storagev1.VolumeAttributesClass{} }), want: "MODIFY_VOLUME",
+			prepare: func(c *csitest.Config) { c.Capabilities.Modify = false }},
 		"topologies of nobody": {options: options(nil), allowed: zones("a"), want: "allowedTopologies"},
 		"other topologies": {options: options(nil), allowed: zones("b", "c"), want: "allowedTopologies",
 			prepare: func(c *csitest.Config) { c.Topology = map[string]string{"zone": "a"} }},
