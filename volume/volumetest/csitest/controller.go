@@ -53,6 +53,9 @@ func (s controller) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) 
 	if c.has(CreatesTooLittle) {
 		bytes /= 2
 	}
+	if err := checkMutable(r.MutableParameters); err != nil {
+		return nil, err
+	}
 	v, err := c.find(idOf(r.Name))
 	if err != nil {
 		return nil, err
@@ -230,11 +233,24 @@ func (s controller) ControllerModifyVolume(_ context.Context, r *csi.ControllerM
 	if err != nil {
 		return nil, err
 	}
+	if err := checkMutable(r.MutableParameters); err != nil {
+		return nil, err
+	}
 	if v.Mutable == nil {
 		v.Mutable = make(map[string]string)
 	}
 	maps.Copy(v.Mutable, r.MutableParameters)
 	return &csi.ControllerModifyVolumeResponse{}, internal(c.save(v))
+}
+
+// checkMutable wants the names that some storage has for such things.
+func checkMutable(parameters map[string]string) error {
+	for key := range parameters {
+		if key != "iops" && key != "throughput" {
+			return status.Errorf(codes.InvalidArgument, "mutable parameter %q is neither iops nor throughput", key)
+		}
+	}
+	return nil
 }
 
 // Modified returns the mutable parameters of a volume.

@@ -78,7 +78,8 @@ type Capabilities struct {
 	// Stats, Expand and Health offer NodeGetVolumeStats, the two calls that expand,
 	// and the two calls of the node's health.
 	Stats, Expand, Health bool
-	// Modify offers ControllerModifyVolume, and mutable parameters of CreateVolume.
+	// Modify offers ControllerModifyVolume, and mutable parameters of CreateVolume: iops and
+	// throughput, which mean nothing here.
 	Modify bool
 	// SingleNodeMultiWriter knows the two access modes that tell one pod from one node.
 	SingleNodeMultiWriter bool
