@@ -30,8 +30,9 @@
 //
 // # What it does not do
 //
-// A changed image restarts nothing, and resources of running containers are not changed. An
-// image that is present may be used by all pods. What package criruntime refuses, it says.
+// A changed image restarts nothing. Resources of running containers are not changed: the pod
+// has the condition PodResizePending, with the reason Infeasible, and an event. An image that
+// is present may be used by all pods. What package criruntime refuses, it says.
 // Without a runtime there are neither images nor init containers, and a container is not
 // kept from what the machine has: the ids of its security context and
 // allowPrivilegeEscalation are heeded, nothing else of it.

@@ -51,10 +51,11 @@ func (r *Runtime) Usage(ctx context.Context) (map[string]kubeletapi.Usage, error
 		if !r.isOwn(s.GetAttributes().GetLabels()) {
 			continue
 		}
-		memory := s.GetMemory()
+		memory, written := s.GetMemory(), s.GetWritableLayer()
 		all[r.name+"://"+s.GetAttributes().GetId()] = kubeletapi.Usage{Time: time.Unix(0, s.GetCpu().GetTimestamp()),
 			CPUNanoseconds: s.GetCpu().GetUsageCoreNanoSeconds().GetValue(), WorkingSet: memory.GetWorkingSetBytes().GetValue(),
-			Memory: memory.GetUsageBytes().GetValue(), Resident: memory.GetRssBytes().GetValue()}
+			Memory: memory.GetUsageBytes().GetValue(), Resident: memory.GetRssBytes().GetValue(),
+			Written: written.GetUsedBytes().GetValue(), WrittenInodes: written.GetInodesUsed().GetValue()}
 	}
 	return all, nil
 }

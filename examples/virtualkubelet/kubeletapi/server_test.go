@@ -132,7 +132,8 @@ func (n *node) PortForwardURL(_ context.Context, pod types.UID) (string, error) 
 }
 
 func (n *node) Usage(context.Context) (map[string]Usage, error) {
-	return map[string]Usage{"containerd://abc": {CPUNanoseconds: 12, WorkingSet: 34, Memory: 56, Resident: 7}}, nil
+	return map[string]Usage{"containerd://abc": {CPUNanoseconds: 12, WorkingSet: 34, Memory: 56, Resident: 7},
+		"containerd://looks": {CPUNanoseconds: 1, Written: 4096, WrittenInodes: 2}}, nil
 }
 
 func (n *node) Metrics(_ context.Context, pod types.UID, name string) (*volume.Metrics, error) {
@@ -189,7 +190,7 @@ func serve(t *testing.T) (n *node, url string, client func(certificates ...tls.C
 	n.pods = []*v1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "uid-web"},
 		Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main"}}, Volumes: []v1.Volume{{Name: "block"},
 			{Name: "data", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}}}}},
-		Status: v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{Name: "main", RestartCount: 1, State: running, ContainerID: "containerd://abc",
+		Status: v1.PodStatus{EphemeralContainerStatuses: []v1.ContainerStatus{{Name: "looking", State: running, ContainerID: "containerd://looks"}}, ContainerStatuses: []v1.ContainerStatus{{Name: "main", RestartCount: 1, State: running, ContainerID: "containerd://abc",
 			LastTerminationState: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}}}, {Name: "waits", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}}}}
 	return n, fmt.Sprintf("https://127.0.0.1:%d", s.Port()), client, a
 }
@@ -235,7 +236,8 @@ func TestSummary(t *testing.T) {
 	_, url, client, a := serve(t)
 	code, says := get(t, client(a.user("reader")), url+"/stats/summary")
 	want := `{"node":{"nodeName":"node1"},"pods":[{"podRef":{"name":"web","namespace":"shop","uid":"uid-web"},"startTime":null,` +
-		`"containers":[{"name":"main","startTime":null,"cpu":{"time":null,"usageCoreNanoSeconds":12},"memory":{"time":null,"usageBytes":56,"workingSetBytes":34,"rssBytes":7}}],` +
+		`"containers":[{"name":"main","startTime":null,"cpu":{"time":null,"usageCoreNanoSeconds":12},"memory":{"time":null,"usageBytes":56,"workingSetBytes":34,"rssBytes":7}},` +
+		`{"name":"looking","startTime":null,"cpu":{"time":null,"usageCoreNanoSeconds":1},"memory":{"time":null,"usageBytes":0,"workingSetBytes":0,"rssBytes":0},"rootfs":{"time":null,"usedBytes":4096,"inodesUsed":2}}],` +
 		`"volume":[{"name":"data","pvcRef":{"name":"claim","namespace":"shop"},"time":null,"usedBytes":100,"inodes":9}]}]}`
 	if code != 200 || strings.TrimSpace(says) != want {
 		t.Errorf("%d, %s", code, says)

@@ -24,6 +24,7 @@ type Usage struct {
 	Time                         time.Time
 	CPUNanoseconds               uint64 // in all
 	WorkingSet, Memory, Resident uint64 // bytes
+	Written, WrittenInodes       uint64 // of the container's own file system; 0: not known
 }
 
 // The part of the kubelet's summary (k8s.io/kubelet's stats/v1alpha1) that this node
@@ -56,6 +57,13 @@ type containerStats struct {
 	StartTime metav1.Time  `json:"startTime"`
 	CPU       *cpuStats    `json:"cpu,omitempty"`
 	Memory    *memoryStats `json:"memory,omitempty"`
+	Rootfs    *rootfsStats `json:"rootfs,omitempty"`
+}
+
+type rootfsStats struct {
+	Time       metav1.Time `json:"time"`
+	UsedBytes  uint64      `json:"usedBytes"`
+	InodesUsed uint64      `json:"inodesUsed,omitempty"`
 }
 
 type cpuStats struct {
@@ -115,15 +123,19 @@ func (s *Server) podStats(ctx context.Context, pod *v1.Pod, used map[string]Usag
 	if pod.Status.StartTime != nil {
 		one.StartTime = *pod.Status.StartTime
 	}
-	for _, list := range [][]v1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+	for _, list := range [][]v1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses} {
 		for _, c := range list {
 			u, known := used[c.ContainerID]
 			if c.State.Running == nil || !known {
 				continue
 			}
 			at := metav1.NewTime(u.Time)
-			one.Containers = append(one.Containers, containerStats{Name: c.Name, StartTime: c.State.Running.StartedAt, CPU: &cpuStats{at, u.CPUNanoseconds},
-				Memory: &memoryStats{at, u.Memory, u.WorkingSet, u.Resident}})
+			stats := containerStats{Name: c.Name, StartTime: c.State.Running.StartedAt, CPU: &cpuStats{at, u.CPUNanoseconds},
+				Memory: &memoryStats{at, u.Memory, u.WorkingSet, u.Resident}}
+			if u.Written > 0 {
+				stats.Rootfs = &rootfsStats{at, u.Written, u.WrittenInodes}
+			}
+			one.Containers = append(one.Containers, stats)
 		}
 	}
 	for _, v := range pod.Spec.Volumes {

@@ -39,6 +39,9 @@ type life struct {
 	lastServices []v1.Service // that a container was told of
 	hasServices  bool         // they were listed once
 
+	resize      *string     // why containers keep their resources; empty: none shall have others; nil: nobody has asked
+	resizeSince metav1.Time // it is so
+
 	conditions map[v1.PodConditionType]v1.PodCondition
 	halted     *halt         // why it ends, unless it was deleted
 	refused    error         // the pod is unfit, and nothing of it runs
@@ -273,8 +276,10 @@ func (l *life) set(change func()) {
 // update takes the pod as the API server has it now, and reports whether its volumes
 // may be concerned.
 func (l *life) update(pod *v1.Pod) bool {
+	var refused string
 	l.set(func() {
 		l.pod = pod.DeepCopy()
+		refused = l.refuseResize()
 		if l.addEphemeral(l.pod) {
 			select {
 			case l.ephemeral <- struct{}{}:
@@ -282,6 +287,9 @@ func (l *life) update(pod *v1.Pod) bool {
 			}
 		}
 	})
+	if refused != "" {
+		l.pods.Events.Event(pod, v1.EventTypeWarning, "ResizeInfeasible", refused)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return !l.over && (l.unfit == nil || l.takenOver) && l.starting.Err() == nil

@@ -46,6 +46,7 @@ func (l *life) fillIn(status *v1.PodStatus) {
 		status.Reason, status.Message = l.halted.reason, l.halted.message
 	}
 	l.fillInConditions(status)
+	l.fillInResize(status)
 }
 
 func (l *life) addresses(status *v1.PodStatus) {

@@ -88,7 +88,7 @@ func (l *life) isGone(ctx context.Context, err error) bool {
 
 // ownConditions are those that this node sets. Others, such as readiness gates,
 // are another program's.
-var ownConditions = []v1.PodConditionType{v1.PodReadyToStartContainers, v1.PodInitialized, v1.ContainersReady, v1.PodReady}
+var ownConditions = []v1.PodConditionType{v1.PodReadyToStartContainers, v1.PodInitialized, v1.ContainersReady, v1.PodReady, v1.PodResizePending}
 
 // statusPatch sets what this node knows of a pod, if it is the one of that UID.
 func statusPatch(pod *v1.Pod) ([]byte, error) {
