@@ -19,6 +19,7 @@
 //   - Package kubeletapi has the kubelet's endpoints: logs, exec, attach and port-forward.
 //     They are served where --tls-cert-file, --tls-private-key-file and --client-ca-file
 //     are given, and only with a container runtime.
+//   - Package csidrivers adds the volumes of CSI drivers (--csi).
 //   - node.go puts them together.
 //
 // The node's object and its lease are kept by virtual-kubelet's node controller.
@@ -26,7 +27,8 @@
 // # What it watches
 //
 // One informer of this node's pods, and of all else single objects: each config map,
-// secret, claim and volume that a pod here uses, once, while one does.
+// secret, claim and volume that a pod here uses, once, while one does. With --csi another
+// informer has the CSIDriver objects.
 //
 // # What it does not do
 //
@@ -108,6 +110,7 @@ func (c *config) flags(set *flag.FlagSet) (kubeconfig *string) {
 	set.StringVar(&c.manifests, "pod-manifest-path", "", "a directory with manifests of static pods, which the node runs by itself; empty: none")
 	set.StringVar(&c.rootDir, "root-dir", "", "the root directory of the volumes; empty: below --dir")
 	set.BoolVar(&c.adopt, "adopt", false, "take the node over from a kubelet that does not run any more: the pods that it has left in the runtime, and the volumes below --root-dir")
+	set.BoolVar(&c.csi, "csi", false, "mount the volumes of CSI drivers, which register themselves below plugins_registry of the root directory")
 	set.StringVar(&c.cgroupDriver, "cgroup-driver", "", "the driver of a kubelet that may take the node back, cgroupfs or systemd: pods are in its cgroups; empty: they are where the runtime puts them")
 	set.StringVar(&c.certFile, "tls-cert-file", "", "the certificate of the kubelet's endpoints (logs, exec); empty: there are none")
 	set.StringVar(&c.keyFile, "tls-private-key-file", "", "the key of that certificate")

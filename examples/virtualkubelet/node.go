@@ -28,6 +28,7 @@ import (
 
 	"github.com/podvol/podvol/examples/nodehttp"
 	"github.com/podvol/podvol/examples/virtualkubelet/criruntime"
+	"github.com/podvol/podvol/examples/virtualkubelet/csidrivers"
 	"github.com/podvol/podvol/examples/virtualkubelet/kubeletapi"
 	"github.com/podvol/podvol/examples/virtualkubelet/podlife"
 	"github.com/podvol/podvol/examples/virtualkubelet/processes"
@@ -53,6 +54,7 @@ type config struct {
 	adopt         bool   // what a kubelet has left
 	logMaxSize    int64  // of a container's log before it is rotated
 	logMaxFiles   int
+	csi           bool   // CSI drivers may register themselves
 	cgroupDriver  string // of a kubelet that may come back; empty: none
 	manifests     string // the directory of static pods; empty: there are none
 	// The kubelet's endpoints; without a certificate there are none.
@@ -92,7 +94,13 @@ func run(ctx context.Context, c config) error {
 	defer factory.Shutdown()
 	defer stop()
 	pods := factory.Core().V1().Pods()
-	volumes, err := newVolumes(c.root(), c.name, c.api, pods.Informer(), events, lives, c.mounter, c.adopt, c.log)
+	var csi *csidrivers.Drivers
+	if c.csi {
+		if csi, err = csidrivers.New(c.name, c.api, c.log); err != nil {
+			return err
+		}
+	}
+	volumes, err := newVolumes(c.root(), c.name, c.api, pods.Informer(), events, lives, csi, c.mounter, c.adopt, c.log)
 	if err != nil {
 		return err
 	}
@@ -101,6 +109,7 @@ func run(ctx context.Context, c config) error {
 	// does, and no pods are created by then.
 	keeping, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopKeeping()
+	defer csi.Start()()
 	kept := make(chan error, 1)
 	go func() {
 		defer stop() // such as another agent in this directory

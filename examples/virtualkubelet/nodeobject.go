@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/examples/virtualkubelet/criruntime"
+	"github.com/podvol/podvol/examples/virtualkubelet/csidrivers"
 	"github.com/podvol/podvol/examples/virtualkubelet/kubeletapi"
 	"github.com/podvol/podvol/examples/virtualkubelet/podlife"
 )
@@ -33,6 +34,9 @@ func newNodeObject(ctx context.Context, c config, runtime podlife.Runtime, api *
 			Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: c.address}, {Type: v1.NodeHostName, Address: c.name}},
 			NodeInfo:  systemInfo(),
 		},
+	}
+	if c.csi {
+		object.Annotations = map[string]string{csidrivers.AttachAnnotation: "true"}
 	}
 	object.Status.Capacity = capacity(c.dir)
 	object.Status.Allocatable = object.Status.Capacity.DeepCopy()

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/podvol/podvol/examples/virtualkubelet/csidrivers"
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume/clusterhost"
 	"github.com/podvol/podvol/volume/objects/cluster"
@@ -33,16 +34,16 @@ type volumes struct {
 // newVolumes takes what a kubelet has anyway: a clientset, the informer of this
 // node's pods, a recorder of events, and a runtime that knows its containers.
 func newVolumes(root, node string, api kubernetes.Interface, pods cache.SharedIndexInformer,
-	events record.EventRecorder, containers volumemanager.PodContainers, mounter mount.Interface, adopt bool, log *slog.Logger) (*volumes, error) {
-	shared := map[string]cache.SharedIndexInformer{"Pod": pods}
-	client, err := cluster.FromInformers(nil, api, cluster.Config{Informers: shared, Shared: []string{}, Logger: log})
+	events record.EventRecorder, containers volumemanager.PodContainers, drivers *csidrivers.Drivers, mounter mount.Interface, adopt bool, log *slog.Logger) (*volumes, error) {
+	client, err := cluster.FromInformers(nil, api, cluster.Config{Informers: drivers.Informers(pods), Shared: []string{}, Logger: log})
 	if err != nil {
 		return nil, err
 	}
 	told, bundles := clusterhost.NewEvents(events), clusterhost.NewTrustBundles(api, clusterhost.TrustBundlesConfig{Logger: log})
 	v := &volumes{client: client, size: clusterhost.NewAllocatable(client, node), bundles: bundles}
 	if v.Manager, err = volumemanager.New(volumemanager.Config{
-		RootDir: root, NodeName: node, Objects: client, Plugins: plugins.All(), Containers: containers,
+		RootDir: root, NodeName: node, Objects: client, Plugins: append(plugins.All(), drivers.Plugins()...), Containers: containers,
+		Attachments: drivers.Attachments(), CSINode: drivers.Node(),
 		Events: told, Tokens: clusterhost.NewTokens(api, clusterhost.TokensConfig{Events: told, Logger: log}),
 		Allocatable: v.size, TrustBundles: v.bundles, Logger: log, Adopt: adopt, Mounter: mounter, // nil: the machine's
 	}); err != nil {

@@ -152,6 +152,7 @@ func offCore() map[string][]string {
 		"examples/nodehttp":                   {"github.com/prometheus/client_golang"},
 		"examples/renderpod":                  {"k8s.io/client-go"},
 		"examples/virtualkubelet":             {"k8s.io/client-go", "github.com/virtual-kubelet/virtual-kubelet"},
+		"examples/virtualkubelet/csidrivers":  {"k8s.io/client-go"},
 		"examples/virtualkubelet/criruntime":  {"google.golang.org/grpc"},
 		"examples/virtualkubelet/kubeletapi":  {"k8s.io/client-go"},
 		"examples/virtualkubelet/podlife":     {"k8s.io/client-go", "google.golang.org/grpc"},

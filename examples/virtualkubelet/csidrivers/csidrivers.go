@@ -1,0 +1,89 @@
+// Package csidrivers lets a node of a cluster mount the volumes of CSI drivers.
+package csidrivers
+
+import (
+	"context"
+	"log/slog"
+
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/clusterhost"
+	"github.com/podvol/podvol/volume/plugins/csi"
+)
+
+// AttachAnnotation, with the value "true", has the cluster's attach/detach controller attach
+// volumes to a node.
+const AttachAnnotation = "volumes.kubernetes.io/controller-managed-attach-detach"
+
+// Drivers are the CSI drivers of a node, which register themselves below plugins_registry of
+// its root directory. Nil is a node without any.
+type Drivers struct {
+	plugin      *csi.Plugin
+	attachments clusterhost.Attachments
+	node        *clusterhost.CSINode
+	known       cache.SharedIndexInformer // the cluster's CSIDriver objects
+}
+
+// New returns the drivers of a node. It asks nothing yet.
+func New(node string, api kubernetes.Interface, log *slog.Logger) (*Drivers, error) {
+	plugin, err := csi.New(csi.Config{Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	return &Drivers{plugin: plugin, attachments: clusterhost.NewAttachments(api), node: clusterhost.NewCSINode(api, node, clusterhost.CSINodeConfig{Logger: log}),
+		known: informers.NewSharedInformerFactory(api, 0).Storage().V1().CSIDrivers().Informer()}, nil
+}
+
+// Informers are the given informer of pods, and that of the CSIDriver objects.
+func (d *Drivers) Informers(pods cache.SharedIndexInformer) map[string]cache.SharedIndexInformer {
+	if d == nil {
+		return map[string]cache.SharedIndexInformer{"Pod": pods}
+	}
+	return map[string]cache.SharedIndexInformer{"Pod": pods, "CSIDriver": d.known}
+}
+
+// Plugins are those that come beside podvol's own.
+func (d *Drivers) Plugins() []volume.VolumePlugin {
+	if d == nil {
+		return nil
+	}
+	return []volume.VolumePlugin{d.plugin}
+}
+
+// Attachments says what is attached: a volume waits for that.
+func (d *Drivers) Attachments() volume.AttachmentGetter {
+	if d == nil {
+		return nil
+	}
+	return d.attachments
+}
+
+// Node tells the cluster of the drivers.
+func (d *Drivers) Node() volume.CSINodePublisher {
+	if d == nil {
+		return nil
+	}
+	return d.node
+}
+
+// Start reads the CSIDriver objects until stop is called, which waits for the end of that
+// and ends the connections to drivers.
+func (d *Drivers) Start() (stop func()) {
+	if d == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		d.known.RunWithContext(ctx)
+	}()
+	return func() {
+		cancel()
+		<-ended
+		_ = d.plugin.Close()
+	}
+}
