@@ -19,7 +19,7 @@ import (
 //     stay listed that are reported attached or were reported in use: it may be any of
 //     them. While [Manager.Damaged] returns an error this holds for all plugins.
 //   - After a restart, a mounted volume stays listed until it is known that it is none
-//     that is attached.
+//     that is attached. So does what another agent has left staged, until it is unstaged.
 //   - Until the manager has recovered the result is nil. It must not be reported.
 //   - A volume's status says when the list may have changed; see [Manager.Subscribe].
 //   - Each call must be followed by a report and [Manager.ReportedInUse]: a volume that

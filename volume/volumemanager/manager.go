@@ -133,12 +133,13 @@ func (m *Manager) Run(ctx context.Context) error {
 	if m.config.Containers != nil {
 		defer m.config.Containers.WatchContainers(m.reconciler.containersChanged)()
 	}
+	left := m.devices.FindLeft(ctx, devices.LeftConfig{Adopt: m.config.Adopt, RootDir: m.host.RootDir, Plugins: m.config.Plugins,
+		IsKnown: m.recovery.isRecorded, Gone: m.status.leftGone, Logger: m.log})
 	m.life.Recovered()
 	m.sweepWork(ctx)
 	m.life.Go(func() { mountwatch.Watch(watching, changes, m.mountWatch.lookForVanished) })
 	m.runPlugins(watching)
-	left := devices.LeftConfig{Adopt: m.config.Adopt, RootDir: m.host.RootDir, Plugins: m.config.Plugins, IsKnown: m.recovery.isRecorded, Logger: m.log}
-	m.life.Go(func() { m.devices.UnstageLeft(watching, left) })
+	m.life.Go(func() { left.Unstage(watching) })
 	m.schedule.queue.Start(ctx)
 	<-ctx.Done()
 	m.end()

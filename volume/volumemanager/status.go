@@ -234,6 +234,13 @@ func (p *publisher) notify(status VolumeStatus) {
 	}
 }
 
+// leftGone tells that what another agent had left staged is in use by nobody else any more.
+func (p *publisher) leftGone(plugin volume.VolumePlugin, d volume.StagedDevice) {
+	p.devices.Lock.Lock()
+	defer p.devices.Lock.Unlock()
+	p.notify(VolumeStatus{Volume: d.Spec.Name(), Plugin: plugin.GetPluginName(), Path: d.Path, State: StateUnmounted, Found: true})
+}
+
 // rows are the status of a directory's volumes, with the state of their server and of their
 // attachment. The caller holds the lock.
 func (p *publisher) rows(s *podVolume) []VolumeStatus {

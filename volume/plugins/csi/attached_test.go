@@ -3,6 +3,7 @@ package csi_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -15,7 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/mount/host"
+	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins/csi"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -211,4 +215,41 @@ func TestNothingIsStagedWhileItIsDetached(t *testing.T) {
 	b.wantMethods()
 	b.must(m.TearDownPod(t.Context(), web.UID))
 	b.wantInUse(m)
+}
+
+// What another agent has left staged is in use until it is unstaged, which only a manager
+// does that adopts it.
+func TestWhatIsLeftStagedIsInUse(t *testing.T) {
+	nstest.RunAlone(t, func(t *testing.T) {
+		b := newBenchOn(t, fakehost.NewOnKernel(t, host.New(host.Config{})), everything(), csi.Config{})
+		b.must(b.mountDevice(pvSpec(), volume.DeviceMounterArgs{}))
+		m, stop := b.manager()
+		m.PodsComplete()
+		b.wantInUse(m, uniqueName)
+		stop()
+
+		m, stop = b.adopt(slog.New(slog.DiscardHandler))
+		defer stop()
+		b.wantInUse(m, uniqueName)
+		gone, unsubscribe := first(m, func(s volumemanager.VolumeStatus) bool { return s.State == volumemanager.StateUnmounted })
+		defer unsubscribe()
+		m.PodsComplete()
+		<-gone
+		b.wantInUse(m)
+		b.wantNothing()
+	})
+}
+
+// A pod that uses what another agent has left staged takes it over, and unstages it.
+func TestWhatIsLeftStagedIsTakenOver(t *testing.T) {
+	b := newBench(t, everything(), csi.Config{})
+	b.must(b.mountDevice(pvSpec(), volume.DeviceMounterArgs{}))
+	m, stop := b.manager()
+	defer stop()
+	web := claimPod("web")
+	_, err := m.SetUpPod(t.Context(), web)
+	b.must(err)
+	b.must(m.TearDownPod(t.Context(), web.UID))
+	b.wantInUse(m)
+	b.wantNothing()
 }

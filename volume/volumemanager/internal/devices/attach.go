@@ -103,11 +103,14 @@ func (t *Table) CheckReports(h Holder) error {
 func (t *Table) IsReporting() bool { return t.attached != nil }
 
 // InUse returns the names, sorted, of the attachable volumes that are wanted or mounted
-// here, and of all that any report names and that begin with one of the hidden prefixes. A
+// here, or that an earlier owner has left staged, and of all that any report names and that begin with one of the hidden prefixes. A
 // volume that is left out counts as unreported from then on: a report that lacks it may be
 // on its way. The caller holds the lock.
 func (t *Table) InUse(hidden []string) []v1.UniqueVolumeName {
-	names := make([]v1.UniqueVolumeName, 0, len(t.attachments))
+	names := make([]v1.UniqueVolumeName, 0, len(t.attachments)+len(t.left))
+	for name := range t.left {
+		names = append(names, name)
+	}
 	for name, a := range t.attachments {
 		if a.isInUse() {
 			names = append(names, name)

@@ -23,15 +23,24 @@ const anyPod = "left"
 // little later than the manager begins.
 const firstLeftPause = 500 * time.Millisecond
 
-// LeftConfig is what [Table.UnstageLeft] is made of.
+// LeftConfig is what [Table.FindLeft] and [Left.Unstage] are made of.
 type LeftConfig struct {
-	// Adopt: what an earlier owner has left is this one's. Without it nothing is done.
+	// Adopt: what an earlier owner has left is this one's. Without it nothing is unstaged.
 	Adopt   bool
 	RootDir string
 	Plugins []volume.VolumePlugin
 	// IsKnown reports whether the volume of a directory has a record.
 	IsKnown func(rootdir.Key) bool
-	Logger  *slog.Logger
+	// Gone is told of each device that counts as left no more.
+	Gone   func(volume.VolumePlugin, volume.StagedDevice)
+	Logger *slog.Logger
+}
+
+// Left is what an earlier owner has left staged.
+type Left struct {
+	LeftConfig
+	table *Table
+	found []left
 }
 
 // left is a device that its plugin found staged.
@@ -43,53 +52,71 @@ type left struct {
 // PodsComplete lets devices go of which no volume is known. The caller holds the lock.
 func (t *Table) PodsComplete() { t.complete() }
 
-// UnstageLeft undoes the staging of devices that an earlier owner of the root has left:
-// those of which no volume is known, once the pods are complete. It tries again what fails,
-// and returns when ctx has ended, or nothing is left to be done.
-//
-//   - A device that a volume here holds is that volume's.
-//   - A device whose mount shows elsewhere is in use.
-//   - While a volume of the plugin has a directory and no record, all of its devices stay.
-func (t *Table) UnstageLeft(ctx context.Context, c LeftConfig) {
-	if !c.Adopt {
-		return
-	}
-	var found []left
+// FindLeft finds devices that an earlier owner of the root has left staged, of which no
+// volume is known. They count as in use until they are unstaged. Volumes with records must be
+// known already.
+func (t *Table) FindLeft(ctx context.Context, c LeftConfig) *Left {
+	l := &Left{LeftConfig: c, table: t}
 	for _, p := range c.Plugins {
 		devices, err := volume.FindStaged(ctx, p)
 		if err != nil {
 			c.Logger.Warn("the devices that an earlier owner has left cannot be found", "plugin", p.GetPluginName(), "error", err)
 		}
 		for _, d := range devices {
-			found = append(found, left{p, d})
+			l.found = append(l.found, left{p, d})
+			t.countLeft(p, d)
 		}
 	}
-	if len(found) == 0 {
+	return l
+}
+
+// countLeft makes a device count as in use that may be attached, and that no volume holds.
+func (t *Table) countLeft(p volume.VolumePlugin, d volume.StagedDevice) {
+	if _, attachable := volume.AsAttachable(p); !attachable {
+		return
+	}
+	if use, err := Of(p, d.Spec, anyPod); use != nil && err == nil && !t.isHeld(use.Key.Name) {
+		t.Lock.Lock()
+		defer t.Lock.Unlock()
+		t.left[use.Key.Name] = struct{}{}
+	}
+}
+
+// Unstage undoes the staging, once the pods are complete. It tries again what fails, and
+// returns when ctx has ended, or nothing is left to be done.
+//
+//   - A device that a volume here holds is that volume's.
+//   - A device whose mount shows elsewhere is in use.
+//   - While a volume of the plugin has a directory and no record, all of its devices stay.
+func (l *Left) Unstage(ctx context.Context) {
+	if !l.Adopt || len(l.found) == 0 {
 		return
 	}
 	select {
-	case <-t.completed:
+	case <-l.table.completed:
 	case <-ctx.Done():
 		return
 	}
 	var open atomic.Int64
-	open.Store(int64(len(found)))
+	open.Store(int64(len(l.found)))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	queue := work.NewQueue(work.Config[int]{FirstPause: firstLeftPause, Reconcile: func(ctx context.Context, i int) work.Result {
-		err := t.unstageLeft(ctx, c, found[i])
+		device := l.found[i].device
+		err := l.unstage(ctx, l.found[i])
 		if err != nil && ctx.Err() == nil {
-			c.Logger.Warn("a device that an earlier owner has left stays", "device", found[i].device.Path, "error", err)
+			l.Logger.Warn("a device that an earlier owner has left stays", "device", device.Path, "error", err)
 		}
 		if err == nil {
-			c.Logger.Info("a device that an earlier owner has left is unmounted, or in use here", "device", found[i].device.Path)
+			l.Logger.Info("a device that an earlier owner has left is unmounted, or in use here", "device", device.Path)
+			l.Gone(l.found[i].plugin, device)
 			if open.Add(-1) == 0 {
 				cancel()
 			}
 		}
 		return work.Result{Reason: err}
 	}})
-	for i := range found {
+	for i := range l.found {
 		queue.Enqueue(i)
 	}
 	queue.Start(ctx)
@@ -97,9 +124,9 @@ func (t *Table) UnstageLeft(ctx context.Context, c LeftConfig) {
 	queue.Wait()
 }
 
-func (t *Table) unstageLeft(ctx context.Context, c LeftConfig, l left) error {
-	spec := l.device.Spec
-	use, err := Of(l.plugin, spec, anyPod)
+func (l *Left) unstage(ctx context.Context, f left) error {
+	t, spec := l.table, f.device.Spec
+	use, err := Of(f.plugin, spec, anyPod)
 	if err != nil || !use.hasPlace() {
 		return err
 	}
@@ -108,16 +135,26 @@ func (t *Table) unstageLeft(ctx context.Context, c LeftConfig, l left) error {
 		return err
 	}
 	defer unlock()
-	if t.isHeld(use.Key.Name) {
-		return nil
+	if !t.isHeld(use.Key.Name) {
+		if err := l.unmount(ctx, f, use); err != nil {
+			return err
+		}
 	}
-	if err := errors.Join(t.Hidden(l.plugin.GetPluginName()), c.unknown(l.plugin)); err != nil {
+	t.Lock.Lock()
+	defer t.Lock.Unlock()
+	delete(t.left, use.Key.Name) // a volume that holds it is in use itself
+	return nil
+}
+
+func (l *Left) unmount(ctx context.Context, f left, use *Use) error {
+	spec := f.device.Spec
+	if err := errors.Join(l.table.Hidden(f.plugin.GetPluginName()), l.unknown(f.plugin)); err != nil {
 		return use.Failed("UnmountDevice", spec, fmt.Errorf("a pod may use it: %w", err))
 	}
 	if use.block != nil {
 		return use.tearDown(ctx, spec, anyPod, "")
 	}
-	refs, err := use.mounts.GetDeviceMountRefs(l.device.Path)
+	refs, err := use.mounts.GetDeviceMountRefs(f.device.Path)
 	if err == nil && len(refs) > 0 {
 		err = fmt.Errorf("it is mounted elsewhere, at %s", refs[0])
 	}
@@ -125,7 +162,7 @@ func (t *Table) unstageLeft(ctx context.Context, c LeftConfig, l left) error {
 		return use.Failed("GetDeviceMountRefs", spec, err)
 	}
 	there := *use
-	there.Key.Path = l.device.Path
+	there.Key.Path = f.device.Path
 	return there.unmount(ctx, spec)
 }
 

@@ -34,14 +34,14 @@ func (p *deaf) GetVolumeName(*volume.Spec) (string, error) {
 
 // What is left staged and cannot be unmounted keeps nothing running after its time: the end
 // of the test's bubble finds each goroutine that stays.
-func TestUnstageLeftEndsWithItsContext(t *testing.T) {
+func TestUnstagingEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, table := &deaf{asked: make(chan struct{})}, newTable()
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			table.UnstageLeft(ctx, LeftConfig{Adopt: true, Plugins: []volume.VolumePlugin{p}, Logger: slog.New(slog.DiscardHandler)})
+			table.FindLeft(ctx, LeftConfig{Adopt: true, Plugins: []volume.VolumePlugin{p}, Logger: slog.New(slog.DiscardHandler)}).Unstage(ctx)
 		}()
 		table.PodsComplete()
 		for range 4 { // each device once and again

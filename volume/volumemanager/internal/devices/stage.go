@@ -222,6 +222,9 @@ func (t *Table) Unstage(ctx context.Context, l Leaving) error {
 	}
 	t.set(use.Key, state{})
 	t.LetGo(l.Holder, use)
+	t.Lock.Lock()
+	defer t.Lock.Unlock()
+	delete(t.left, use.Key.Name) // it was staged before this manager, and is not any more
 	return nil
 }
 

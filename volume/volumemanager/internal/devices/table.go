@@ -5,7 +5,7 @@
 //	table.go   which volumes hold a device, and with which label it is mounted
 //	stage.go   mount it before the first volume, unmount it after the last
 //	attach.go  which devices are reported attached, and in use
-//	left.go    undo what an earlier owner of the root has left mounted
+//	left.go    what an earlier owner of the root has left mounted: report and undo it
 //
 // A device has no record of its own: it is known from its volumes' records. Each
 // stays until its volume has let go of the device. So whatever crashes when, the
@@ -73,6 +73,7 @@ type Table struct {
 	devices     map[Key]*device
 	attachments map[v1.UniqueVolumeName]*attachment
 	reported    map[v1.UniqueVolumeName]struct{} // in use, in the node's status
+	left        map[v1.UniqueVolumeName]struct{} // of an earlier owner, in use as long as they are staged
 	attached    map[v1.UniqueVolumeName]string   // with the devices' paths; nil until they are reported
 
 	completed chan struct{} // closed by complete
@@ -82,7 +83,7 @@ type Table struct {
 // New returns the table of a node whose volumes are not known yet.
 func New(config Config) *Table {
 	completed := make(chan struct{})
-	return &Table{Config: config, devices: make(map[Key]*device), attachments: make(map[v1.UniqueVolumeName]*attachment),
+	return &Table{Config: config, devices: make(map[Key]*device), attachments: make(map[v1.UniqueVolumeName]*attachment), left: make(map[v1.UniqueVolumeName]struct{}),
 		completed: completed, complete: sync.OnceFunc(func() { close(completed) })}
 }
 
