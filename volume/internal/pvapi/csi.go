@@ -1,17 +1,28 @@
 package pvapi
 
-import v1 "k8s.io/api/core/v1"
+import (
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+const identityPrefix = "podvol-"
 
 // KeyCSIIdentity is in the attributes of CSI volumes that a provisioner has had made.
 const KeyCSIIdentity = "storage.kubernetes.io/csiProvisionerIdentity"
 
-// CSIIdentity is the value of [KeyCSIIdentity] of volumes that were made here. It has no
-// time, so that a volume is the same however often it is asked for.
-func CSIIdentity(driver string) string { return "podvol-" + driver }
+// CSIIdentity is the value of [KeyCSIIdentity] of volumes that a node's own controller has
+// had made. It has no time, so that a volume is the same however often it is asked for. It
+// has the node, so that no other machine takes an exported volume for its own.
+func CSIIdentity(node, driver string) string { return identityPrefix + node + "-" + driver }
 
-// IsOfOtherProvisioner reports whether a CSI volume was not made here, but by a cluster's
-// provisioner or by hand. Its annotations do not tell: all provisioners write the same.
+// IsOfOtherProvisioner reports whether a CSI volume was not made by a controller of this
+// module, on whatever machine, but by a cluster's provisioner or by hand. Its annotations do not tell: all provisioners write the same.
 func IsOfOtherProvisioner(pv *v1.PersistentVolume) bool {
 	s := pv.Spec.CSI
-	return s != nil && s.VolumeAttributes[KeyCSIIdentity] != CSIIdentity(s.Driver)
+	if s == nil {
+		return false
+	}
+	rest, ours := strings.CutPrefix(s.VolumeAttributes[KeyCSIIdentity], identityPrefix)
+	return !ours || !strings.HasSuffix(rest, "-"+s.Driver)
 }

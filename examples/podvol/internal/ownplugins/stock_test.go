@@ -11,7 +11,7 @@ import (
 // The command says of a driver's volume what the controller of claims does with it.
 func TestOnlyVolumesMadeHereAreDeleted(t *testing.T) {
 	const driver = "disks.example.com"
-	for identity, want := range map[string]bool{"podvol-" + driver: true, "1700000000000-1234-" + driver: false, "": false} {
+	for identity, want := range map[string]bool{"podvol-node1-" + driver: true, "podvol-" + driver: false, "1700000000000-1234-" + driver: false, "": false} {
 		pv := &v1.PersistentVolume{}
 		pv.Name, pv.Annotations = "pv1", map[string]string{"pv.kubernetes.io/provisioned-by": driver}
 		pv.Spec.PersistentVolumeReclaimPolicy = v1.PersistentVolumeReclaimDelete

@@ -26,7 +26,7 @@ type deleter struct {
 
 // NewDeleter implements [volume.DeletableVolumePlugin] for PersistentVolumes that their
 // driver has made for a claim of this package: the annotation pv.kubernetes.io/provisioned-by
-// names it, and [IsMadeHere] is true. Others are refused with a *[volume.InvalidSpecError]:
+// names it, and [Plugin.IsMadeHere] is true. Others are refused with a *[volume.InvalidSpecError]:
 // their data is another's.
 func (p *Plugin) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
 	d, err := p.newDeleter(spec)
@@ -49,8 +49,8 @@ func (p *Plugin) newDeleter(spec *volume.Spec) (*deleter, error) {
 		return nil, volume.Invalid("metadata.annotations."+pvapi.AnnProvisionedBy, "is %q, so driver %s has not made the volume for a claim, and its data stays; delete it by the means of its storage",
 			by, source.Driver)
 	}
-	if !IsMadeHere(pv) { // external-provisioner writes the same annotation
-		return nil, volume.Invalid("spec.csi.volumeAttributes["+pvapi.KeyCSIIdentity+"]", "is %q, so another provisioner than this one has had the volume made, and its data stays; delete it there, or by the means of its storage",
+	if !p.IsMadeHere(pv) { // external-provisioner writes the same annotation
+		return nil, volume.Invalid("spec.csi.volumeAttributes["+pvapi.KeyCSIIdentity+"]", "is %q, so another provisioner than this node's has had the volume made, and its data stays; delete it there, or by the means of its storage",
 			source.Attributes[pvapi.KeyCSIIdentity])
 	}
 	if policy := pv.Spec.PersistentVolumeReclaimPolicy; policy != v1.PersistentVolumeReclaimDelete {

@@ -29,10 +29,11 @@ const (
 	annModifySecretNamespace   = "volume.kubernetes.io/controller-modify-secret-namespace"
 )
 
-// IsMadeHere reports whether a controller of this package, and no other provisioner, had a
-// driver make the volume.
-func IsMadeHere(pv *v1.PersistentVolume) bool {
-	return pv.Spec.CSI != nil && !pvapi.IsOfOtherProvisioner(pv)
+// IsMadeHere reports whether a controller of this package on this node, and no other
+// provisioner, had a driver make the volume.
+func (p *Plugin) IsMadeHere(pv *v1.PersistentVolume) bool {
+	s := pv.Spec.CSI
+	return s != nil && s.VolumeAttributes[pvapi.KeyCSIIdentity] == pvapi.CSIIdentity(string(p.Host.GetNodeName()), s.Driver)
 }
 
 // provisioner has a driver make the volume of one claim.
@@ -236,7 +237,7 @@ func (m *provisioner) persistentVolume(made *csi.Volume, r *csi.CreateVolumeRequ
 	if attributes == nil {
 		attributes = make(map[string]string)
 	}
-	attributes[pvapi.KeyCSIIdentity] = pvapi.CSIIdentity(m.driver) // no time: the volume is the same however often it is asked for
+	attributes[pvapi.KeyCSIIdentity] = pvapi.CSIIdentity(string(m.plugin.Host.GetNodeName()), m.driver) // no time: the volume is the same however often it is asked for
 	pv.Spec.Capacity = v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(max(made.GetCapacityBytes(), r.CapacityRange.RequiredBytes), resource.BinarySI)}
 	pv.Spec.AccessModes = slices.Clone(claim.Spec.AccessModes)
 	pv.Spec.VolumeMode = new(pvapi.VolumeMode(claim.Spec.VolumeMode))

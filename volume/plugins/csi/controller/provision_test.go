@@ -77,7 +77,7 @@ func TestProvision(t *testing.T) {
 	ref := func(name string) *v1.SecretReference { return &v1.SecretReference{Namespace: "safe", Name: name} }
 	wantSource := &v1.CSIPersistentVolumeSource{
 		Driver: driverName, VolumeHandle: pv.Spec.CSI.VolumeHandle, FSType: "xfs",
-		VolumeAttributes:           map[string]string{"disk": "directory", "storage.kubernetes.io/csiProvisionerIdentity": "podvol-" + driverName},
+		VolumeAttributes:           map[string]string{"disk": "directory", "storage.kubernetes.io/csiProvisionerIdentity": "podvol-node1-" + driverName},
 		ControllerPublishSecretRef: ref("controller-publish"), NodeStageSecretRef: ref("node-stage"), NodePublishSecretRef: ref("node-publish"),
 		ControllerExpandSecretRef: ref("controller-expand"), NodeExpandSecretRef: ref("node-expand"),
 	}
@@ -220,6 +220,9 @@ func TestDeleteRefuses(t *testing.T) {
 		"by another driver":    {func(pv *v1.PersistentVolume) { pv.Annotations["pv.kubernetes.io/provisioned-by"] = "other.io" }, "provisioned-by"},
 		"of a cluster's provisioner": {func(pv *v1.PersistentVolume) {
 			pv.Spec.CSI.VolumeAttributes["storage.kubernetes.io/csiProvisionerIdentity"] = "1700000000000-1234-" + driverName
+		}, "csiProvisionerIdentity"},
+		"exported from another machine": {func(pv *v1.PersistentVolume) {
+			pv.Spec.CSI.VolumeAttributes["storage.kubernetes.io/csiProvisionerIdentity"] = "podvol-node2-" + driverName
 		}, "csiProvisionerIdentity"},
 		"of no provisioner": {func(pv *v1.PersistentVolume) {
 			delete(pv.Spec.CSI.VolumeAttributes, "storage.kubernetes.io/csiProvisionerIdentity")
