@@ -266,7 +266,9 @@ func TestImagesAndRefusals(t *testing.T) {
 		user.Spec.HostUsers = new(false)
 		root := inImage(pod("root", "true"))
 		root.Spec.SecurityContext = &v1.PodSecurityContext{RunAsNonRoot: new(true)}
-		for _, p := range []*v1.Pod{own, missing, user, root} {
+		signal := inImage(pod("signal", "true"))
+		signal.Spec.Containers[0].Lifecycle = &v1.Lifecycle{StopSignal: new(v1.SIGUSR1)}
+		for _, p := range []*v1.Pod{own, missing, user, root, signal} {
 			w.create(p)
 		}
 		w.start()
@@ -278,7 +280,7 @@ func TestImagesAndRefusals(t *testing.T) {
 		if m := w.get(user).Status.Message; !strings.Contains(m, "hostUsers") {
 			t.Error(m)
 		}
-		for p, reason := range map[*v1.Pod]string{missing: "ErrImageNeverPull", root: "CreateContainerConfigError"} {
+		for p, reason := range map[*v1.Pod]string{missing: "ErrImageNeverPull", root: "CreateContainerConfigError", signal: "CreateContainerConfigError"} {
 			w.eventually(fmt.Sprintf("%s waits with %s", p.Name, reason), func() bool {
 				waiting := w.container(p).State.Waiting
 				return waiting != nil && waiting.Reason == reason

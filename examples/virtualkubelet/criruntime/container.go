@@ -48,12 +48,53 @@ func (r *Runtime) Start(ctx context.Context, l podlife.Launch) (podlife.Containe
 	if err != nil {
 		return nil, failed("CreateContainerError", 0, err)
 	}
-	if _, err := r.service.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: created.ContainerId}); err != nil {
+	if err := r.checkStopSignal(ctx, created.ContainerId, config.StopSignal); err != nil {
+		return nil, failed("CreateContainerConfigError", 0, err) // the next attempt removes it
+	}
+	if err := r.startContainer(ctx, created.ContainerId); err != nil {
 		return nil, failed("StartError", 128, err)
 	}
 	c := &run{runtime: r, pod: l.Pod.UID, spec: l.Spec, attempt: l.Attempt, id: created.ContainerId,
 		info: podlife.Info{ID: r.name + "://" + created.ContainerId, Image: l.Spec.Image, ImageID: imageID(image), Started: time.Now()}}
 	return c, nil
+}
+
+// startWait is how long a start that is under way is waited for when it is not wanted any more.
+const startWait = 10 * time.Second
+
+// startContainer starts a container that was created. A start that is under way is not cut
+// off: the container may run by then, and shall be stopped with its grace period.
+func (r *Runtime) startContainer(ctx context.Context, id string) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	starting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(startWait)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			cancel()
+		case <-starting.Done():
+		}
+	})
+	defer stop()
+	_, err := r.service.StartContainer(starting, &cri.StartContainerRequest{ContainerId: id})
+	return err
+}
+
+// checkStopSignal refuses a stop signal that a created container does not have: an older
+// runtime passes over it in silence.
+func (r *Runtime) checkStopSignal(ctx context.Context, id string, asked cri.Signal) error {
+	if asked == cri.Signal_RUNTIME_DEFAULT {
+		return nil
+	}
+	answer, err := r.service.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
+	if err == nil && answer.GetStatus().GetStopSignal() != asked {
+		err = fmt.Errorf("lifecycle.stopSignal: %s is not known to its container runtime", asked)
+	}
+	return err
 }
 
 // containers lists a pod's containers.

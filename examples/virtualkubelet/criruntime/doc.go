@@ -20,6 +20,7 @@
 // user namespaces and strict supplemental groups where the runtime does not know them,
 // runtime classes, restart rules, hostnameOverride, pod-level resources, claims of devices,
 // hugepages, pods of another operating system, and stop signals that CRI has no name for.
+// Start refuses a stop signal where the container that was made does not have it.
 // Recursively read-only mounts are refused by volumemanager.ContainerMounts, which is told
 // what the runtime can do. A pod with a network of its own needs a runtime that has one.
 //

@@ -106,3 +106,24 @@ func TestRecursivelyReadOnlyMounts(t *testing.T) {
 		w.stop()
 	})
 }
+
+// A container is stopped with the signal that its pod names.
+func TestStopSignalIsSent(t *testing.T) {
+	withNewContainerd(t, func(t *testing.T, c *containerd) {
+		w := newCRIWorld(t, c)
+		host := t.TempDir()
+		p := inImage(pod("web", `trap 'echo asked >/volumes/host/word; exit 0' USR1; touch /volumes/host/ready; while :; do sleep 0.05; done`,
+			v1.Volume{Name: "host", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: host}}}))
+		p.Spec.TerminationGracePeriodSeconds = new(int64(60))
+		p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{StopSignal: new(v1.SIGUSR1)}
+		w.create(p)
+		w.start()
+		w.eventually("it waits for the signal", func() bool { _, err := os.Stat(host + "/ready"); return err == nil })
+		w.delete(p)
+		w.gone(p)
+		if word, err := os.ReadFile(host + "/word"); err != nil || string(word) != "asked\n" {
+			t.Errorf("it said %q, %v", word, err)
+		}
+		w.stop()
+	})
+}
