@@ -294,7 +294,48 @@ func TestBadInput(t *testing.T) {
 	if wantUncertain(t, err, false); !errors.Is(err, csi.ErrRefused) {
 		t.Errorf("a device of a driver without: %v", err)
 	}
+	b.driver.Configure(func(c *csitest.Config) { c.Disk = csitest.Loop })
+	err = b.setUp(pvSpec(func(pv *v1.PersistentVolume) { pv.Spec.CSI.VolumeHandle, pv.Spec.CSI.FSType = "h3", "papyrus" }), pod("u1"), volume.MounterArgs{})
+	if wantUncertain(t, err, false); !errors.Is(err, csi.ErrRefused) || !strings.Contains(err.Error(), `"papyrus"`) {
+		t.Errorf("an unknown file system: %v", err)
+	}
 	b.wantNothing()
+}
+
+// A driver gets no kind of volume that its CSIDriver object does not list: without an object,
+// or a list, persistent ones alone.
+func TestLifecycleModes(t *testing.T) {
+	const persistent, ephemeral = storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral
+	for name, tc := range map[string]struct {
+		object  bool
+		modes   []storagev1.VolumeLifecycleMode
+		refused *volume.Spec
+	}{
+		"no object":       {refused: inlineSpec()},
+		"no list":         {object: true, refused: inlineSpec()},
+		"persistent only": {true, []storagev1.VolumeLifecycleMode{persistent}, inlineSpec()},
+		"ephemeral only":  {true, []storagev1.VolumeLifecycleMode{ephemeral}, pvSpec()},
+		"both":            {object: true, modes: []storagev1.VolumeLifecycleMode{persistent, ephemeral}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, everything(), csi.Config{})
+			if tc.object {
+				b.object(storagev1.CSIDriverSpec{PodInfoOnMount: new(true), VolumeLifecycleModes: tc.modes})
+			}
+			for _, s := range []*volume.Spec{pvSpec(), inlineSpec()} {
+				err := b.setUp(s, pod("u1"), volume.MounterArgs{})
+				if tc.refused == nil || tc.refused.Name() != s.Name() {
+					b.must(err, b.tearDown(s, "u1"))
+					continue
+				}
+				invalid, ok := errors.AsType[*volume.InvalidSpecError](err)
+				if wantUncertain(t, err, false); !ok || !strings.Contains(invalid.Error(), "volumeLifecycleModes") {
+					t.Errorf("%s: %v", s.Name(), err)
+				}
+			}
+			b.wantNothing()
+		})
+	}
 }
 
 // A socket that is no driver's is told as such, and nothing was done.

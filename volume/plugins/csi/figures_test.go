@@ -5,10 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -41,25 +39,15 @@ func served(b *testing.B) (socket string, mounter *fakemount.Mounter) {
 	return socket, mounter
 }
 
-// cpu is the processor time of this process, the driver's included.
-func cpu(b *testing.B) time.Duration {
-	b.Helper()
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
 // measure reports the processor time of a life beside its wall time.
 func measure(b *testing.B, life func()) {
 	b.Helper()
 	life() // connects
-	before := cpu(b)
+	before := used(b)
 	for b.Loop() {
 		life()
 	}
-	b.ReportMetric(float64(cpu(b)-before)/float64(b.N), "cpu-ns/op")
+	b.ReportMetric(float64(used(b)-before)/float64(b.N), "cpu-ns/op")
 }
 
 // A volume's life on a node, set-up and teardown: the four calls alone, and the manager's
@@ -73,7 +61,7 @@ func BenchmarkLife(b *testing.B) {
 		}
 		defer conn.Close()
 		node, dir := spec.NewNodeClient(conn), b.TempDir()
-		measure(b, func() { bareLife(b, node, dir) })
+		measure(b, func() { bareLife(b, node, dir, "h1") })
 	})
 	b.Run("manager", func(b *testing.B) {
 		socket, mounter := served(b)
@@ -90,26 +78,27 @@ func BenchmarkLife(b *testing.B) {
 	})
 }
 
-func bareLife(b *testing.B, node spec.NodeClient, dir string) {
+// bareLife makes the calls of a volume's life. It may be called concurrently.
+func bareLife(b testing.TB, node spec.NodeClient, dir, id string) {
 	b.Helper()
 	ctx, staging, target := b.Context(), filepath.Join(dir, "staging"), filepath.Join(dir, "target")
 	c := &spec.VolumeCapability{AccessType: &spec.VolumeCapability_Mount{Mount: &spec.VolumeCapability_MountVolume{}},
 		AccessMode: &spec.VolumeCapability_AccessMode{Mode: spec.VolumeCapability_AccessMode_SINGLE_NODE_WRITER}}
-	if err := os.MkdirAll(staging, 0o750); err != nil {
-		b.Fatal(err)
-	}
-	_, err := node.NodeStageVolume(ctx, &spec.NodeStageVolumeRequest{VolumeId: "h1", StagingTargetPath: staging, VolumeCapability: c})
+	err := os.MkdirAll(staging, 0o750)
 	if err == nil {
-		_, err = node.NodePublishVolume(ctx, &spec.NodePublishVolumeRequest{VolumeId: "h1", StagingTargetPath: staging, TargetPath: target, VolumeCapability: c})
+		_, err = node.NodeStageVolume(ctx, &spec.NodeStageVolumeRequest{VolumeId: id, StagingTargetPath: staging, VolumeCapability: c})
 	}
 	if err == nil {
-		_, err = node.NodeUnpublishVolume(ctx, &spec.NodeUnpublishVolumeRequest{VolumeId: "h1", TargetPath: target})
+		_, err = node.NodePublishVolume(ctx, &spec.NodePublishVolumeRequest{VolumeId: id, StagingTargetPath: staging, TargetPath: target, VolumeCapability: c})
 	}
 	if err == nil {
-		_, err = node.NodeUnstageVolume(ctx, &spec.NodeUnstageVolumeRequest{VolumeId: "h1", StagingTargetPath: staging})
+		_, err = node.NodeUnpublishVolume(ctx, &spec.NodeUnpublishVolumeRequest{VolumeId: id, TargetPath: target})
+	}
+	if err == nil {
+		_, err = node.NodeUnstageVolume(ctx, &spec.NodeUnstageVolumeRequest{VolumeId: id, StagingTargetPath: staging})
 	}
 	if err != nil {
-		b.Fatal(err)
+		b.Error(err)
 	}
 }
 
