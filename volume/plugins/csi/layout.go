@@ -129,9 +129,6 @@ func (d disk) deviceAmong(entries []mount.Entry) (*volData, error) {
 
 var _ volume.StagedFinder = (*Plugin)(nil)
 
-// legacyDir holds the devices of kubelets before 1.24, by the names of their PersistentVolumes.
-const legacyDir = "pv"
-
 // FindStaged implements [volume.StagedFinder] by the kubelet's layout: a vol_data.json
 // beside each global mount, and one for each block volume. One that is torn, or is not that
 // of the directory's volume, is an error. Block volumes that are published are left out: their
@@ -185,7 +182,7 @@ func (d disk) stagedIn(driver, name string) (*volume.StagedDevice, error) {
 		return nil, unidentified(dir)
 	}
 	specName := name
-	if driver != legacyDir {
+	if driver != csivolume.LegacyDir {
 		specName = "pv-" + name[:min(len(name), 16)] // which the data does not tell
 		if own := d.GlobalMount(&source{Driver: data.DriverName, Handle: data.VolumeHandle}); own != place {
 			return nil, unidentified(dir)

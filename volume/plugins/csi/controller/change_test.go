@@ -256,6 +256,32 @@ func TestStagedVolumeIsNotDetached(t *testing.T) {
 	}
 }
 
+// Nor is it where a kubelet of before 1.24 has staged it, and where it cannot be told which
+// volume is staged.
+func TestVolumeThatMayBeStagedIsNotDetached(t *testing.T) {
+	const own, other = `{"driverName":"` + driverName + `","volumeHandle":"h1"}`, `{"driverName":"` + driverName + `","volumeHandle":"h2"}`
+	for _, test := range []struct {
+		where, data string
+		stays       bool
+	}{
+		{"pv/pv1", own, true},
+		{"pv/pv1", other, false},
+		{"pv/pv1", "", true},
+		{"volumeDevices/pv1/data", own, true},
+		{"volumeDevices/pv1/data", other, false},
+		{"volumeDevices/pv1/data", own[:20], true},
+	} {
+		b := newBench(t, attaching())
+		b.must(attach(t.Context(), b.plugin, pvSpec()))
+		dir := filepath.Join(b.host.RootDir, "plugins/kubernetes.io/csi", test.where)
+		b.must(errors.Join(os.MkdirAll(dir, 0o750), os.WriteFile(filepath.Join(dir, "vol_data.json"), []byte(test.data), 0o600)))
+		err := b.plugin.DetachSpec(t.Context(), pvSpec(), fakehost.NodeName)
+		if errors.Is(err, volume.ErrInUse) != test.stays || !test.stays && err != nil || (len(b.driver.Attached()) == 1) != test.stays {
+			t.Errorf("%s with %q: %v, attached: %v", test.where, test.data, err, b.driver.Attached())
+		}
+	}
+}
+
 // The codes of growth are those of the node's: what can never be, and what must wait.
 func TestCodesOfGrowth(t *testing.T) {
 	b := newBench(t, attaching())

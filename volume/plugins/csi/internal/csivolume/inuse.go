@@ -12,8 +12,9 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// CheckUnused refuses to delete a volume of which the node has something left, staged or
-// published.
+// CheckUnused refuses to delete or detach a volume of which the node has something left,
+// staged or published. Where only the data says of which volume something is staged, and it
+// is torn, that may be this volume.
 func (d Disk) CheckUnused(s *Source) error {
 	staged, err := d.IsThere(d.DeviceDir(s))
 	if err != nil {
@@ -22,11 +23,17 @@ func (d Disk) CheckUnused(s *Source) error {
 	if staged {
 		return leftAt(d.DeviceDir(s))
 	}
+	if err := d.checkOther(s, filepath.Join(d.Dir(), LegacyDir), true); err != nil {
+		return err
+	}
 	root := filepath.Dir(filepath.Dir(filepath.Dir(d.Dir()))) // <root>/plugins/kubernetes.io/csi
-	for _, above := range [][]string{{filepath.Join(root, "pods"), "volumes", "kubernetes.io~csi"}, {d.BlockDir()}} {
-		for dir, err := range below(above[0], filepath.Join(above[1:]...)) {
+	for _, above := range []struct {
+		dir, sub string
+		stages   bool
+	}{{filepath.Join(root, "pods"), "volumes/kubernetes.io~csi", false}, {d.BlockDir(), "", true}} {
+		for dir, err := range below(above.dir, above.sub) {
 			if err == nil {
-				err = d.checkOther(s, dir)
+				err = d.checkOther(s, dir, above.stages)
 			}
 			if err != nil {
 				return err
@@ -36,8 +43,9 @@ func (d Disk) CheckUnused(s *Source) error {
 	return nil
 }
 
-// checkOther refuses where one of the volumes in a directory is the source's.
-func (d Disk) checkOther(s *Source, dir string) error {
+// checkOther refuses where one of the volumes in a directory is the source's, and with stages
+// where nobody can tell.
+func (d Disk) checkOther(s *Source, dir string, stages bool) error {
 	for place, err := range below(dir, "") {
 		if err != nil {
 			return err
@@ -48,6 +56,16 @@ func (d Disk) checkOther(s *Source, dir string) error {
 		}
 		if data != nil && data.DriverName == s.Driver && data.VolumeHandle == s.Handle {
 			return leftAt(place)
+		}
+		if data != nil || !stages {
+			continue
+		}
+		torn, err := d.IsThere(filepath.Join(place, DataFile))
+		if err != nil {
+			return err
+		}
+		if torn {
+			return fmt.Errorf("%w: %s is torn or empty, so this volume may be the one that is staged on this node; remove the file if nothing is", volume.ErrInUse, filepath.Join(place, DataFile))
 		}
 	}
 	return nil

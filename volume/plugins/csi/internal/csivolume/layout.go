@@ -22,6 +22,9 @@ const DataFile = "vol_data.json"
 // GlobalDir is where a volume is staged, beside its data.
 const GlobalDir = "globalmount"
 
+// LegacyDir holds the devices of kubelets before 1.24, by the names of their PersistentVolumes.
+const LegacyDir = "pv"
+
 // Data is the content of vol_data.json: all that the kubelet keeps of a volume.
 type Data struct {
 	SpecVolID    string `json:"specVolID,omitempty"`
