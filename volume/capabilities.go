@@ -152,6 +152,21 @@ type AttachableVolumePlugin interface {
 	CanAttach(ctx context.Context, spec *Spec) (bool, error)
 }
 
+// AttachmentChecker is implemented by plugins that can say why a volume is not attached.
+// Absent: a volume waits until the node's status says that it is, and nothing more is known.
+type AttachmentChecker interface {
+	AttachableVolumePlugin
+	// CheckAttachment returns the error of the last attempt to attach a volume; nil: there
+	// is none. A node asks at growing pauses while it waits.
+	CheckAttachment(ctx context.Context, spec *Spec) error
+}
+
+// AsAttachmentChecker returns p's [AttachmentChecker], if it is one.
+func AsAttachmentChecker(p VolumePlugin) (AttachmentChecker, bool) {
+	c, ok := p.(AttachmentChecker)
+	return c, ok
+}
+
 // Attacher attaches volumes to nodes.
 type Attacher interface {
 	DeviceMounter

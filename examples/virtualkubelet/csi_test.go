@@ -145,7 +145,7 @@ func TestAttachedVolumeOfACSIDriver(t *testing.T) {
 		}
 		web := pod("web", "", v1.Volume{Name: "data", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}})
 		web.UID, web.Spec.ServiceAccountName = "", "default"
-		web, err := c.admin.CoreV1().Pods("shop").Create(ctx, web, metav1.CreateOptions{})
+		_, err := c.admin.CoreV1().Pods("shop").Create(ctx, web, metav1.CreateOptions{})
 		c.must(err)
 		c.eventually("the volume is reported in use", c.isInUse)
 		if calls := c.driver.CallsOf("NodeStageVolume"); len(calls) > 0 {

@@ -1,11 +1,14 @@
 package volumemanager
 
 import (
+	"context"
 	"fmt"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/work"
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 )
 
@@ -88,6 +91,14 @@ func (e *AttachmentError) Error() string {
 	return fmt.Sprintf("%s waits until the status of node %s lists it in use, and to be reported attached", e.Volume, e.Node)
 }
 
+// check asks the plugin why the volume is not attached; nil: that takes its time.
+func (e *AttachmentError) check(ctx context.Context, plugin volume.VolumePlugin, spec *volume.Spec) error {
+	if checker, ok := volume.AsAttachmentChecker(plugin); ok && e.ReportedInUse && !e.Attached {
+		return checker.CheckAttachment(ctx, spec)
+	}
+	return nil
+}
+
 // wait names the missing reports.
 func (e *AttachmentError) wait() string {
 	switch {
@@ -113,10 +124,16 @@ func (p *publisher) awaits(s *podVolume) *AttachmentError {
 }
 
 // finishWaiting notes that an operation ended since a report is missing; this is no failure,
-// and no attempt either: those that wait for one go on waiting. The caller holds the lock.
-func (r *reconciler) finishWaiting(s *podVolume, generation int) {
+// and no attempt either: those that wait for one go on waiting. Where the plugin can say why
+// the volume is not attached, it is asked again after a pause. The caller holds the lock.
+func (r *reconciler) finishWaiting(s *podVolume, generation int, missing *AttachmentError) {
 	s.err = nil
-	s.backoff.Reset()
+	plugin, _ := r.status.plugins.FindPluginByName(s.describe().Plugin)
+	if _, checked := volume.AsAttachmentChecker(plugin); checked && !missing.Attached && s.generation == generation {
+		s.retryAt = time.Now().Add(s.backoff.Fail(work.OperationPause, missing))
+	} else {
+		s.backoff.Reset()
+	}
 	if s.state != StateMounted {
 		s.enter(StatePending, time.Now())
 	}

@@ -3,10 +3,13 @@ package volumemanager_test
 import (
 	"context"
 	"errors"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -126,5 +129,67 @@ func TestInUseWithoutThePlugin(t *testing.T) {
 		}
 		manager.SetVolumesAttached(n.attached)
 		assertInUse(t, manager, "a")
+	})
+}
+
+// checkedDisk can say why it is not attached.
+type checkedDisk struct {
+	attachableDisk
+	why *atomic.Pointer[error]
+}
+
+func (d checkedDisk) CheckAttachment(ctx context.Context, s *volume.Spec) error {
+	err := d.calls.Do(ctx, diskCall{Op: "CheckAttachment", Whose: pdName(s)}, func() error { return nil })
+	if why := d.why.Load(); why != nil {
+		err = errors.Join(err, *why)
+	}
+	return err
+}
+
+// While a volume waits to be attached, its plugin is asked why, at growing pauses, and the pod
+// is told. The report that it is attached is enough to go on at once.
+func TestWhyAVolumeIsNotAttached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, why := newWorld(t), new(atomic.Pointer[error])
+		d := &disk{t: t}
+		w.plugins = besides(checkedDisk{attachableDisk{d}, why})
+		manager, stop := w.start()
+		defer stop()
+		n := &node{manager: manager}
+		pod := diskPod("web", "a")
+		declare(t, manager, pod)
+		time.Sleep(time.Hour)
+		if calls := d.log(); len(calls) > 0 {
+			t.Errorf("before the volume is reported in use: %v", calls)
+		}
+		n.report()
+		synctest.Wait()
+		if events := w.events.all(); len(events) > 0 {
+			t.Errorf("nothing has failed: %v", events)
+		}
+		full := errors.New("no slot is free")
+		why.Store(&full)
+		time.Sleep(time.Hour)
+		if n := len(d.log()); n < 20 || n > 45 {
+			t.Errorf("the plugin was asked %d times in an hour", n)
+		}
+		if events := w.events.all(); len(events) == 0 || !strings.Contains(events[0], "no slot is free") {
+			t.Errorf("events %v", events)
+		}
+		if row := rowOf(t, manager, "web"); row.State != volumemanager.StatePending || row.Attachment == nil {
+			t.Errorf("%+v", row)
+		}
+		began := time.Now()
+		n.attach("a")
+		if err := manager.WaitForMounted(t.Context(), pod.UID); err != nil || time.Since(began) > 0 {
+			t.Errorf("mounted after %s: %v", time.Since(began), err)
+		}
+		mustTearDown(t, manager, pod)
+		d.log()
+		time.Sleep(time.Hour)
+		if calls := d.log(); len(calls) > 0 {
+			t.Errorf("after the end: %v", calls)
+		}
+		w.assertNoDevices()
 	})
 }

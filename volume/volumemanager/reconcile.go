@@ -170,8 +170,8 @@ func (r *reconciler) finish(s *podVolume, a attempt, err error) {
 	}
 	s.giveUp(nil)
 	s.doing, s.giveUp = opNone, nil
-	if _, missing := errors.AsType[*AttachmentError](err); missing {
-		r.finishWaiting(s, generation)
+	if missing, waits := errors.AsType[*AttachmentError](err); waits {
+		r.finishWaiting(s, generation, missing)
 		return
 	}
 	s.attempted = generation

@@ -88,7 +88,7 @@ func (o *operationExecutor) setUp(ctx context.Context, s *podVolume, w attempt) 
 		}
 		again := ctx.Err() == nil && early.mayRetry(err)
 		if ctx.Err() == nil && !again { // else it was given up: the pod was deleted, or the manager ends
-			o.tellFailure(u, err)
+			o.tellFailure(ctx, u, err)
 		}
 		o.undoSetUp(ctx, u)
 		if !again || !early.pause.Wait(ctx) {
@@ -108,9 +108,12 @@ func (o *operationExecutor) setUpOnce(ctx context.Context, s *podVolume, w attem
 }
 
 // tellFailure tells the pod of a failure. A volume that waits for its claim or its
-// attachment has not failed.
-func (o *operationExecutor) tellFailure(u *setUp, err error) {
-	if _, waits := errors.AsType[*AttachmentError](err); waits || errors.Is(err, claimbinding.ErrUnbound) {
+// attachment has not failed, unless attaching it has.
+func (o *operationExecutor) tellFailure(ctx context.Context, u *setUp, err error) {
+	if missing, waits := errors.AsType[*AttachmentError](err); waits {
+		err = missing.check(ctx, u.plugin, u.record.Spec())
+	}
+	if err == nil || errors.Is(err, claimbinding.ErrUnbound) {
 		return
 	}
 	o.events.Failed(u.pod, u.record, u.mapping != nil, err)

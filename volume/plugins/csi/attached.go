@@ -75,6 +75,25 @@ func (a *attacher) WaitForAttach(_ context.Context, _ *volume.Spec, devicePath s
 	return devicePath, nil
 }
 
+// CheckAttachment implements [volume.AttachmentChecker]: the error in the VolumeAttachment.
+// That a driver has no room here is a reason to ask it at once how much it has.
+func (p *Plugin) CheckAttachment(ctx context.Context, spec *volume.Spec) error {
+	s, err := csivolume.Checked(&p.Kind, spec)
+	if err != nil {
+		return err
+	}
+	_, err = p.attachment(ctx, s, p.Host.GetNodeName())
+	if _, failed := errors.AsType[attachFailed](err); failed {
+		return csivolume.Failed("CheckAttachment", spec.Name(), err)
+	}
+	return nil // it takes its time, and what cannot be looked up says nothing
+}
+
+// attachFailed is the error of a volume that could not be attached.
+type attachFailed struct{ error }
+
+func (e attachFailed) Unwrap() error { return e.error }
+
 // publishContext returns the metadata of the attachment of a volume that is staged at a
 // place; nil: the driver does not attach, or nobody here knows attachments. It is looked up
 // when the volume is to be staged (anew), and kept until it is unstaged: as long as a node
@@ -124,7 +143,11 @@ func (p *Plugin) attachment(ctx context.Context, s *source, node types.NodeName)
 	default:
 		return a.Status.AttachmentMetadata, nil
 	}
-	return nil, volume.NothingDone(&volume.Failure{Cause: ErrNotAttached, Subject: s.Handle,
+	err = volume.NothingDone(&volume.Failure{Cause: ErrNotAttached, Subject: s.Handle,
 		What: fmt.Sprintf("volume %.128q of driver %s is not attached to node %s: %s", s.Handle, s.Driver, node, why),
 		Next: "see the driver's controller and the attach/detach controller; drivers that do not attach say attachRequired: false in their CSIDriver object"})
+	if a != nil && a.Status.AttachError != nil {
+		err = attachFailed{err}
+	}
+	return nil, err
 }

@@ -69,7 +69,7 @@ var (
 	_ volume.BlockVolumePlugin           = (*Plugin)(nil)
 	_ volume.NodeExpandableVolumePlugin  = (*Plugin)(nil)
 	_ volume.PodNamedVolumePlugin        = (*Plugin)(nil)
-	_ volume.AttachableVolumePlugin      = (*Plugin)(nil)
+	_ volume.AttachmentChecker           = (*Plugin)(nil)
 )
 
 // New returns the plugin. It does no I/O. It refuses names that no driver can have, and
