@@ -28,7 +28,8 @@
 //
 // It prints each test that has passed, failed or was skipped, with the reason, and fails
 // where one has failed, or where mounts, directories, containers or processes of the tests'
-// pods are left on a node. The logs are kept then.
+// pods are left on a node. The logs are kept then. failing.txt lists the tests that are known
+// to fail, and why: one of those that passes is a failure, too.
 //
 // # Namespaces
 //
@@ -50,6 +51,6 @@
 // # Images
 //
 // There is no registry. The images that tests ask for are made from programs built
-// here and busybox, under the names that the tests use; see images.go. A test that needs
-// another image fails.
+// here, busybox and a few programs of the machine, under the names that the tests use; see
+// images.go. A test that needs another image fails.
 package main

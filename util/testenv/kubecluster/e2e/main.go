@@ -40,6 +40,7 @@ type options struct {
 	Dir     string // of the run, on this machine
 	CGroup  string // of the run, below each hierarchy
 	Results string // where the tests' results are to be, below Dir
+	Failing string // the list of tests that fail here
 }
 
 // tests says whether the tests run, and not something else.
@@ -166,7 +167,7 @@ func command(ctx context.Context, o options) (err error) {
 	if !o.tests() {
 		return ended
 	}
-	return errors.Join(showResults(os.Stdout, filepath.Join(o.Dir, o.Results)), ended)
+	return errors.Join(o.judge(os.Stdout, filepath.Join(o.Dir, o.Results)), ended)
 }
 
 // prepare builds what the nodes run, and their images.
@@ -176,6 +177,11 @@ func prepare(ctx context.Context, o *options) error {
 		return err
 	}
 	o.Module = module
+	list, err := os.ReadFile(filepath.Join(module, failingTests))
+	if err != nil {
+		return err
+	}
+	o.Failing = string(list)
 	if o.Assets == "" {
 		programs := []string{"end-to-end"}
 		if slices.Contains(o.Kinds, "kubelet") {

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -34,6 +35,13 @@ const (
 	pending = "pending"
 )
 
+// What is said of failures, by the list of failing tests.
+const (
+	failed     = "failed"
+	expected   = "known"
+	surprising = "PASSED" // but is listed
+)
+
 func (r result) name() string {
 	return strings.Join(append(r.ContainerHierarchyTexts[:len(r.ContainerHierarchyTexts):len(r.ContainerHierarchyTexts)], r.LeafNodeText), " ")
 }
@@ -54,58 +62,88 @@ func (r result) reason() string {
 	return said
 }
 
-// readResults reads Ginkgo's report in JSON: the tests that were selected, by name, and
-// what has failed around them.
-func readResults(r io.Reader) ([]result, error) {
-	var reports []struct{ SpecReports []result }
-	if err := json.NewDecoder(r).Decode(&reports); err != nil {
+// verdict says what counts of a test that fails for a known reason, if there is one, and
+// what is to be said of it.
+func (r result) verdict(known string) (state, said string) {
+	switch r.State {
+	case skipped, pending:
+		return skipped, ": " + r.reason()
+	case passed:
+		if known == "" {
+			return passed, ""
+		}
+		return surprising, ": but it is listed: " + known
+	}
+	if known == "" {
+		return failed, ": " + r.reason()
+	}
+	return expected, ": " + known
+}
+
+// report is what Ginkgo says of a run.
+type report struct {
+	SpecReports                []result
+	SpecialSuiteFailureReasons []string // of a run that was not done
+}
+
+// readReports reads Ginkgo's report in JSON, in which tests that were not selected are skipped.
+func readReports(path string) ([]report, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("the tests left no report: %w", err)
+	}
+	var reports []report
+	if err := json.Unmarshal(content, &reports); err != nil {
 		return nil, fmt.Errorf("the tests' report: %w", err)
 	}
-	var results []result
+	return reports, nil
+}
+
+// results are the tests that were selected, by name, and what has failed around them.
+func results(reports []report) []result {
+	var selected []result
 	for _, report := range reports {
 		for _, r := range report.SpecReports {
 			notSelected := r.State == skipped && r.Failure.Message == ""
 			if r.isTest() && !notSelected || !r.isTest() && r.State != passed && !notSelected {
-				results = append(results, r)
+				selected = append(selected, r)
 			}
 		}
 	}
-	slices.SortStableFunc(results, func(a, b result) int { return cmp.Compare(a.name(), b.name()) })
-	return results, nil
+	slices.SortStableFunc(selected, func(a, b result) int { return cmp.Compare(a.name(), b.name()) })
+	return selected
 }
 
-// showResults prints a line for each test, and returns an error if one has failed, or
-// none has run.
-func showResults(w io.Writer, path string) error {
-	file, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("the tests left no report: %w", err)
-	}
-	defer file.Close()
-	results, err := readResults(file)
+// showResults prints a line for each test, and returns an error if one has failed that is
+// not known to, or has passed in spite of that, or if none has run, or not all.
+func showResults(w io.Writer, path string, list []known, kinds []string) error {
+	reports, err := readReports(path)
 	if err != nil {
 		return err
 	}
+	all := results(reports)
 	count := map[string]int{}
-	for _, r := range results {
-		state := r.State
-		switch state {
-		case passed:
-			fmt.Fprintf(w, "passed  %5.1f s  %s\n", r.RunTime.Seconds(), r.name())
-		case skipped, pending:
-			fmt.Fprintf(w, "%s           %s: %s\n", state, r.name(), r.reason())
-		default:
-			state = "failed"
-			fmt.Fprintf(w, "failed  %5.1f s  %s: %s\n", r.RunTime.Seconds(), cmp.Or(r.name(), r.LeafNodeType), r.reason())
+	for _, r := range all {
+		reason := ""
+		if r.isTest() {
+			reason = reasonFor(list, kinds, r.name())
 		}
+		state, said := r.verdict(reason)
 		count[state]++
+		fmt.Fprintf(w, "%-7s %5.1f s  %s%s\n", state, r.RunTime.Seconds(), cmp.Or(r.name(), r.LeafNodeType), said)
 	}
-	fmt.Fprintf(w, "%d tests: %d passed, %d failed, %d skipped\n", len(results), count[passed], count["failed"], count[skipped]+count[pending])
-	switch {
-	case count["failed"] > 0:
-		return fmt.Errorf("%d of %d tests have failed", count["failed"], len(results))
-	case count[passed] == 0:
-		return fmt.Errorf("no test has passed")
+	fmt.Fprintf(w, "%d tests: %d passed, %d failed, %d known to fail, %d known to fail but passed, %d skipped\n",
+		len(all), count[passed], count[failed], count[expected], count[surprising], count[skipped])
+	for _, report := range reports {
+		if reasons := report.SpecialSuiteFailureReasons; len(reasons) > 0 {
+			err = errors.Join(err, fmt.Errorf("the tests were not done: %s", strings.Join(reasons, ", ")))
+		}
 	}
-	return nil
+	switch wrong := count[failed] + count[surprising]; {
+	case wrong > 0:
+		err = errors.Join(err, fmt.Errorf("%d of %d tests have failed, or passed but are in the list of failing ones", wrong, len(all)))
+	case count[passed]+count[expected] == 0:
+		err = errors.Join(err, errors.New("no test has run"))
+	}
+	return err
 }
