@@ -1,4 +1,5 @@
-// Package csitest has a CSI driver for tests of programs that call CSI drivers.
+// Package csitest has a CSI driver for tests of programs that call CSI drivers, and a suite
+// for such programs: [Run].
 //
 // A [Driver] offers the Identity, Controller and Node services of the CSI
 // specification 1.13 on a Unix socket. Its volumes are directories, which are bound
