@@ -107,7 +107,7 @@ func userland(ctx context.Context, o options) ([]imagearchive.File, error) {
 // mounts, and running the node's programs then; sockets in the file system; and writing past
 // the cache. The shell must be another, too: busybox' prefers its own programs to these.
 func insteadOfBusybox(ctx context.Context, o options) ([]imagearchive.File, error) {
-	names := []string{"/usr/bin/nsenter", "/bin/dash", "/bin/dd"}
+	names := []string{"/usr/bin/nsenter", "/bin/bash", "/bin/dd"}
 	listed, err := output(ctx, "ldd", names...)
 	if err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func insteadOfBusybox(ctx context.Context, o options) ([]imagearchive.File, erro
 			names = append(names, word)
 		}
 	}
-	files := []imagearchive.File{program("usr/bin/nc", filepath.Join(o.Dir, "programs/pause")), {Path: "bin/sh", Link: "dash"}}
+	files := []imagearchive.File{program("usr/bin/nc", filepath.Join(o.Dir, "programs/pause")), {Path: "bin/sh", Link: "bash"}}
 	for _, name := range names {
 		files = append(files, program(name[1:], name))
 	}
