@@ -1,10 +1,14 @@
 package main
 
 import (
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 
 	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/nstest"
@@ -74,6 +78,37 @@ func TestMountAndUnmountADriversVolume(t *testing.T) {
 		if len(driver.Staged())+len(driver.Published()) > 0 {
 			t.Error("the driver has something left")
 		}
+	})
+}
+
+// The calls of drivers are measured under the kubelet's name.
+func TestRunNodeMeasuresCallsOfDrivers(t *testing.T) {
+	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
+		t.Cleanup(http.DefaultClient.CloseIdleConnections)
+		_, socket := newDriver(t)
+		n := runInProcess(t, t.TempDir(), t.TempDir(), "--csi-driver", csitest.DefaultName+"="+socket, "--metrics-addr", "0")
+		_, url, _ := strings.Cut(n.hears("metrics are at "), "metrics are at ")
+		url, _, _ = strings.Cut(url, "/metrics")
+		manifests, err := os.ReadFile(notes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.put("notes.yaml", string(manifests))
+		n.row("notes", "mounted")
+		n.remove("notes.yaml")
+		n.row("notes", "unmounted")
+		parser := expfmt.NewTextParser(model.LegacyValidation)
+		families, err := parser.TextToMetricFamilies(strings.NewReader(string(get(t, url+"/metrics"))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, method := range []string{"NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"} {
+			if got := metricValue(t, families["csi_operations_seconds"], map[string]string{
+				"driver_name": csitest.DefaultName, "method_name": "/csi.v1.Node/" + method, "grpc_status_code": "OK", "migrated": "false"}); got != 1 {
+				t.Errorf("%s was measured %v times", method, got)
+			}
+		}
+		n.stop()
 	})
 }
 
