@@ -1,6 +1,10 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -52,6 +56,58 @@ func TestRunOnAVolumeThatADriverMakes(t *testing.T) {
 			t.Errorf("the driver has %q left, %v", left, err)
 		}
 		assertNothingMountedBelow(t, base)
+	})
+}
+
+// A driver that needs a secret to delete a volume gets it from the manifest that has it, and
+// the records keep none.
+func TestDeleteWithASecret(t *testing.T) {
+	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
+		driver, socket := newDriver(t)
+		base, dir, flag := t.TempDir(), t.TempDir(), "--csi-driver="+csitest.DefaultName+"="+socket
+		text, err := os.ReadFile(ledger)
+		if err != nil {
+			t.Fatal(err)
+		}
+		named := strings.Replace(string(text), "provisioner: "+csitest.DefaultName+"\n", "provisioner: "+csitest.DefaultName+`
+parameters:
+  csi.storage.k8s.io/provisioner-secret-name: admin
+  csi.storage.k8s.io/provisioner-secret-namespace: safe
+`, 1)
+		pods, secrets := filepath.Join(dir, "pod.yaml"), filepath.Join(dir, "secret.yaml")
+		secret := "apiVersion: v1\nkind: Secret\nmetadata: {name: admin, namespace: safe}\nstringData: {password: p4ss-w0rd}\n"
+		if err := errors.Join(os.WriteFile(pods, []byte(named), 0o600), os.WriteFile(secrets, []byte(secret), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		mustPodvol(t, exitOK, "mount", "-f", pods, "-f", secrets, "--root-dir", base, flag)
+		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", base, flag)
+		mustPodvol(t, exitUsage, "pvc", "delete", "default/ledger", "--root-dir", base, flag, "-f", filepath.Join(dir, "none.yaml"))
+		_, errOut := mustPodvol(t, exitFailed, "pvc", "delete", "default/ledger", "--root-dir", base, flag)
+		if left, err := driver.Volumes(); err != nil || len(left) != 1 || !strings.Contains(errOut, "safe/admin") {
+			t.Errorf("the driver has %q, %v; without the secret pvc delete prints\n%s", left, err, errOut)
+		}
+		out, _ := mustPodvol(t, exitOK, "pv", "--root-dir", base, "-o", "name")
+		mustPodvol(t, exitOK, "pv", "delete", strings.TrimPrefix(strings.TrimSpace(out), "persistentvolume/"), "--root-dir", base, flag, "-f", secrets)
+		if left, err := driver.Volumes(); err != nil || len(left) > 0 {
+			t.Errorf("the driver has %q left, %v", left, err)
+		}
+		calls := driver.CallsOf("DeleteVolume")
+		if last := calls[len(calls)-1]; !strings.Contains(fmt.Sprint(last.Request), "p4ss-w0rd") {
+			t.Errorf("%v has not got the secret", last)
+		}
+		err = filepath.WalkDir(base, func(path string, e os.DirEntry, err error) error {
+			if err != nil || !e.Type().IsRegular() {
+				return err
+			}
+			kept, err := os.ReadFile(path)
+			if strings.Contains(string(kept), "p4ss-w0rd") {
+				t.Errorf("%s has the secret", path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
 	})
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/manifest"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 	"github.com/podvol/podvol/volume/plugins/hostpath"
@@ -33,6 +34,7 @@ import (
 type changeOptions struct {
 	rootDir, nodeName string
 	volumeDirs        []string
+	files             []string // which have secrets
 	dryRun            bool
 	timeout           time.Duration
 	plugins           ownplugins.Options
@@ -40,6 +42,7 @@ type changeOptions struct {
 
 func (o *changeOptions) add(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.dryRun, "dry-run", false, "only print what would be done")
+	flags.StringArrayVarP(&o.files, "filename", "f", nil, "manifest file, directory of manifests, or - for standard input, with the Secrets that drivers need (repeatable)")
 	addNodeName(flags, &o.nodeName, "this node's name, if mount or run-node was given one")
 	flags.DurationVar(&o.timeout, "timeout", kubeletPodWait, "how long to wait for storage to be deleted")
 	addVolumeDirs(flags, &o.volumeDirs)
@@ -222,6 +225,10 @@ func (o changeOptions) change(ctx context.Context, s streams, only map[volume.Ob
 	if err != nil {
 		return err
 	}
+	secrets, err := o.secrets(ctx, s)
+	if err != nil {
+		return err
+	}
 	// Only the owner of the root directory may mount: no other process does meanwhile.
 	config := standalone.NodeConfig{RootDir: o.rootDir, NodeName: o.nodeName, Objects: objects.NewStore(), Logger: log}
 	node, err := standalone.StartNode(ctx, config)
@@ -241,6 +248,9 @@ func (o changeOptions) change(ctx context.Context, s streams, only map[volume.Ob
 		return err
 	}
 	defer func() { err = errors.Join(err, cluster.Close()) }()
+	if err := cluster.Apply(ctx, secrets...); err != nil { // which keeps no secret
+		return err
+	}
 	if err := f(cluster); err != nil {
 		return err
 	}
@@ -249,6 +259,18 @@ func (o changeOptions) change(ctx context.Context, s streams, only map[volume.Ob
 	defer cancel()
 	err = cluster.Idle(waiting)
 	return errors.Join(err, stop())
+}
+
+// secrets are those of the manifests, of which nothing else is taken.
+func (o changeOptions) secrets(ctx context.Context, s streams) ([]metav1.Object, error) {
+	if len(o.files) == 0 {
+		return nil, nil
+	}
+	set, err := load(ctx, manifest.Loader{NodeName: o.nodeName, Stdin: s.in}, o.files)
+	if err != nil {
+		return nil, err
+	}
+	return set.List(ctx, "Secret", metav1.NamespaceAll)
 }
 
 // rehearse prints what would be done.
