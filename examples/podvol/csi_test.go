@@ -69,9 +69,16 @@ func TestMountAndUnmountADriversVolume(t *testing.T) {
 		if !strings.Contains(errOut, "csi") {
 			t.Errorf("without a driver:\n%s", errOut)
 		}
-		out, _ := mustPodvol(t, exitOK, "mount", "-f", notes, "--root-dir", root, flag)
+		out, errOut := mustPodvol(t, exitOK, "mount", "-f", notes, "--root-dir", root, flag)
 		if !strings.Contains(out, "mounted") || len(driver.Published()) != 1 {
 			t.Errorf("published %v:\n%s", driver.Published(), out)
+		}
+		if !strings.Contains(errOut, "--csi-driver "+csitest.DefaultName+"="+socket) {
+			t.Errorf("the command that unmounts lacks the driver:\n%s", errOut)
+		}
+		mustPodvol(t, exitOK, "fsck", "--root-dir", root, flag)
+		if out, _ := mustPodvol(t, exitFailed, "fsck", "--root-dir", root); strings.Contains(out, "is no volume") {
+			t.Errorf("fsck without the driver:\n%s", out)
 		}
 		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root, flag)
 		assertNothingMountedBelow(t, root)

@@ -229,6 +229,7 @@ func unmountCommandLine(o mountOptions, pods []*v1.Pod) string {
 	if o.rootDir != defaultRootDir() {
 		words = append(words, "--root-dir", o.rootDir)
 	}
+	words = append(words, o.plugins.DriverArgs()...) // only a driver can undo its mounts
 	return shellJoin(words)
 }
 

@@ -167,6 +167,22 @@ func TestFsckUnstacks(t *testing.T) {
 	}
 }
 
+// What others mount inside a volume is not the volume's.
+func TestFsckFindsMountsInAVolume(t *testing.T) {
+	w := newWorld(t)
+	w.leave(newPod("web", emptyDirVolume("a", "")))
+	inside := filepath.Join(w.root, "pods/uid-web/volumes/kubernetes.io~empty-dir/a/inside")
+	if err := os.Mkdir(inside, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.fake.Mount("x", inside, "tmpfs", nil); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmpDiff([]string{"mount that is no volume (not repaired)"}, kinds(w.check(false))); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // What podvol has no record of is not touched.
 func TestFsckLeavesOthersAlone(t *testing.T) {
 	w := newWorld(t)

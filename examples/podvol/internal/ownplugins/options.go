@@ -48,6 +48,11 @@ func (o *Options) Args() (args []string) {
 	if o.NFSPolicy != "" {
 		args = append(args, "--nfs-policy", o.NFSPolicy)
 	}
+	return append(args, o.DriverArgs()...)
+}
+
+// DriverArgs are the flags of AddDrivers again.
+func (o *Options) DriverArgs() (args []string) {
 	for _, d := range o.drivers {
 		args = append(args, "--csi-driver", d)
 	}

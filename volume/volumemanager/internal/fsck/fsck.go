@@ -212,6 +212,7 @@ func (x *examination) planAdoption(ctx context.Context, p *Problem, key rootdir.
 		return
 	}
 	x.explainDevice(record)
+	x.places[key] = record.Path
 	p.Repair, p.Advice = "make a record of it: "+record.Plugin+" "+record.Source, ""
 	if record.Guessed {
 		p.Repair += ", whose source is guessed"

@@ -25,6 +25,7 @@ type examination struct {
 	Config
 	mounted  rootdir.Mounts
 	volumes  map[rootdir.Key]bool
+	places   map[rootdir.Key]string // where the volumes are whose records were read, or made
 	subPaths map[containermounts.SubPaths]bool
 	pods     map[types.UID]bool
 	devices  []string // where devices are mounted, or bound
@@ -33,7 +34,7 @@ type examination struct {
 }
 
 func newExamination(config Config, mounted rootdir.Mounts) *examination {
-	return &examination{Config: config, mounted: mounted, volumes: make(map[rootdir.Key]bool), subPaths: make(map[containermounts.SubPaths]bool), pods: make(map[types.UID]bool)}
+	return &examination{Config: config, mounted: mounted, volumes: make(map[rootdir.Key]bool), places: make(map[rootdir.Key]string), subPaths: make(map[containermounts.SubPaths]bool), pods: make(map[types.UID]bool)}
 }
 
 // explain adds what records say is there, also those that cannot be read.
@@ -43,6 +44,7 @@ func (x *examination) explain(found []*mountrecord.Record, unreadable []*rootdir
 	}
 	for _, r := range found {
 		add(rootdir.KeyOf(r))
+		x.places[rootdir.KeyOf(r)] = r.Path
 		x.explainDevice(r)
 	}
 	for _, err := range unreadable {
@@ -180,7 +182,7 @@ func (x *examination) mountProblems() (problems []Problem) {
 		if _, _, ok := x.subPathOf(path); ok {
 			continue
 		}
-		key, isVolume := rootdir.KeyOfPath(x.Host.RootDir, path)
+		key, isVolume := x.volumeAt(path)
 		switch {
 		case !isVolume:
 			problems = append(problems, Problem{Kind: StrayMount, Path: path, PodUID: key.PodUID,
@@ -195,6 +197,18 @@ func (x *examination) mountProblems() (problems []Problem) {
 	}
 	slices.SortFunc(problems, func(a, b Problem) int { return strings.Compare(a.Path, b.Path) })
 	return problems
+}
+
+// volumeAt returns the volume that is mounted at a path below pods/: at its place, or, as
+// those of CSI drivers, in a directory there, as its record says. Where there is no record to
+// read, another problem tells of the volume.
+func (x *examination) volumeAt(path string) (rootdir.Key, bool) {
+	if key, ok := rootdir.KeyOfPath(x.Host.RootDir, filepath.Dir(path)); ok {
+		if place, known := x.places[key]; place == path || !known {
+			return key, true
+		}
+	}
+	return rootdir.KeyOfPath(x.Host.RootDir, path)
 }
 
 // unstack unmounts the upper mounts, normally: what uses them is not torn away.
