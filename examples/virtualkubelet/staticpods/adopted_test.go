@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -34,5 +36,24 @@ func TestAdoptedUIDs(t *testing.T) {
 	}
 	if _, err := readAdopted(file, nil); err == nil {
 		t.Error("a damaged file is read")
+	}
+}
+
+// A manifest is the same pod whenever an agent reads it.
+func TestUIDAfterARestart(t *testing.T) {
+	known, err := readAdopted(filepath.Join(t.TempDir(), "adopted"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &Follower{config: Config{NodeName: "node1"}, adopted: known}
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", CreationTimestamp: metav1.Unix(1, 0)}}
+	first := f.static(pod)
+	pod.CreationTimestamp = metav1.Unix(2, 0)
+	if second := f.static(pod); len(first.UID) != 32 || second.UID != first.UID || second.CreationTimestamp != pod.CreationTimestamp {
+		t.Errorf("it was %s, and is %s of %v", first.UID, second.UID, second.CreationTimestamp)
+	}
+	pod.Labels = map[string]string{"colour": "red"}
+	if other := f.static(pod); other.UID == first.UID {
+		t.Error("another manifest is the same pod")
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/examples/virtualkubelet/podlife"
@@ -125,6 +126,8 @@ func (f *Follower) static(manifest *v1.Pod) *v1.Pod {
 	pod := manifest.DeepCopy()
 	pod.Status = v1.PodStatus{}
 	pod.UID, pod.ResourceVersion = "", ""
+	read := pod.CreationTimestamp // by this agent, so that it is no part of which pod it is
+	pod.CreationTimestamp = metav1.Time{}
 	pod.Name += "-" + f.config.NodeName
 	pod.Spec.NodeName = f.config.NodeName
 	text, err := json.Marshal(pod)
@@ -132,6 +135,7 @@ func (f *Follower) static(manifest *v1.Pod) *v1.Pod {
 		f.config.Log.Error("a static pod has no hash", "pod", pod.Name, "error", err) // a pod can always be encoded
 	}
 	sum := sha256.Sum256(text)
+	pod.CreationTimestamp = read
 	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	if pod.UID, err = f.adopted.uid(name, types.UID(hex.EncodeToString(sum[:16]))); err != nil {
 		f.config.Log.Error("which static pod a kubelet has started is not remembered", "pod", name, "error", err)
