@@ -82,6 +82,16 @@ func TestMountAndUnmountADriversVolume(t *testing.T) {
 		}
 		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root, flag)
 		assertNothingMountedBelow(t, root)
+		// The same by its own registration, which is not waited for.
+		registry := filepath.Join(filepath.Dir(socket), "registry")
+		registrar := &csitest.Registrar{Name: csitest.DefaultName, Endpoint: socket}
+		must(t, os.Mkdir(registry, 0o700))
+		must(t, registrar.Start(filepath.Join(registry, "r.sock")))
+		defer registrar.Kill()
+		mustPodvol(t, exitOK, "mount", "-f", notes, "--root-dir", root, "--csi-registry", registry)
+		mustPodvol(t, exitOK, "fsck", "--root-dir", root, "--csi-registry", registry)
+		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root, "--csi-registry", registry)
+		assertNothingMountedBelow(t, root)
 		if len(driver.Staged())+len(driver.Published()) > 0 {
 			t.Error("the driver has something left")
 		}

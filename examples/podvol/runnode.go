@@ -108,7 +108,7 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 	if err := o.check(); err != nil {
 		return err
 	}
-	replacements, err := o.plugins.Plugins(ctx, o.fake, s.err)
+	replacements, err := o.plugins.LastingPlugins(ctx, o.fake, s.err)
 	if err != nil {
 		return err
 	}

@@ -4,10 +4,13 @@ package ownplugins
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -64,21 +67,50 @@ func (o *Options) DriverArgs() (args []string) {
 
 // Plugins returns new instances of the plugins that replace stock ones, or come beside
 // them. Connections to drivers end with ctx. A rehearsal (fake) has no drivers, since
-// they mount for real. Errors are of the command line.
+// they mount for real. Drivers in the registry are known at once: the command does not wait
+// for them. Errors are of the command line, and of the registry.
 func (o *Options) Plugins(ctx context.Context, fake bool, log io.Writer) ([]volume.VolumePlugin, error) {
-	plugins, err := o.NFS()
-	if err != nil || !o.hasDrivers() {
+	plugins, drivers, err := o.all(ctx, fake, log)
+	if err != nil || drivers == nil || o.registryDir == "" {
 		return plugins, err
 	}
+	return plugins, o.discover(ctx, drivers, log)
+}
+
+// LastingPlugins are those of Plugins for a command that goes on, while drivers register
+// themselves. Errors are of the command line.
+func (o *Options) LastingPlugins(ctx context.Context, fake bool, log io.Writer) ([]volume.VolumePlugin, error) {
+	plugins, _, err := o.all(ctx, fake, log)
+	return plugins, err
+}
+
+// all returns all plugins, and the one for drivers; nil: there are no drivers.
+func (o *Options) all(ctx context.Context, fake bool, log io.Writer) ([]volume.VolumePlugin, *csi.Plugin, error) {
+	plugins, err := o.NFS()
+	if err != nil || !o.hasDrivers() {
+		return plugins, nil, err
+	}
 	if fake {
-		return nil, o.usage("--fake goes without --csi-driver and --csi-registry: a driver mounts for real")
+		return nil, nil, o.usage("--fake goes without --csi-driver and --csi-registry: a driver mounts for real")
 	}
 	p, err := o.csi(log)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	context.AfterFunc(ctx, func() { _ = p.Close() })
-	return append(plugins, p), nil
+	return append(plugins, p), p, nil
+}
+
+// discover has the drivers in the registry known, and says what registers none there.
+func (o *Options) discover(ctx context.Context, p *csi.Plugin, log io.Writer) error {
+	unknown, err := p.Discover(ctx)
+	if err != nil {
+		return fmt.Errorf("--csi-registry: %w", err)
+	}
+	for _, socket := range slices.Sorted(maps.Keys(unknown)) {
+		fmt.Fprintf(log, "podvol: %s registers no driver: %v\n", socket, unknown[socket])
+	}
+	return nil
 }
 
 // ForClaims returns other instances of the same plugins, which make and delete volumes for
