@@ -3,6 +3,7 @@ package csi_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -130,6 +131,24 @@ func TestDriverThatRegistersItself(t *testing.T) {
 }
 
 // During a rolling update the newest counts, and the end of the old one changes nothing.
+// A directory that somebody removes while the plugin runs, as with an older installation, is
+// made again: drivers that come later find it.
+func TestRemovedRegistry(t *testing.T) {
+	r := newRegistry(t, nil)
+	r.registrar("a-reg.sock", &csitest.Registrar{Endpoint: r.socket})
+	r.run()
+	r.log.await(t, "is registered")
+	if err := os.RemoveAll(r.dir); err != nil {
+		t.Fatal(err)
+	}
+	r.log.await(t, "no longer registered")
+	if err := os.Mkdir(r.dir, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
+		t.Fatal(err)
+	}
+	r.registrar("b-reg.sock", &csitest.Registrar{Endpoint: r.socket})
+	r.log.await(t, "is registered")
+}
+
 func TestTwoRegistrationsOfOneName(t *testing.T) {
 	r := newRegistry(t, nil)
 	r.run()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -76,6 +77,7 @@ type attempt struct {
 //     when the socket is made anew.
 //   - A socket must belong to root or to this process's user, have one name, and be
 //     closed to others.
+//   - A directory that somebody removes is made again.
 //
 // Registered drivers stay known when Run ends.
 func (s *Set) Run(ctx context.Context, dir string, on Events) error {
@@ -89,17 +91,26 @@ func (s *Set) Run(ctx context.Context, dir string, on Events) error {
 		return err
 	}
 	defer func() { _ = podmount.RemoveDir(r.dir) }() // unless drivers are there
+	ctx, cancel := context.WithCancel(ctx)
+	defer func() {
+		cancel()
+		for r.pending() {
+			<-r.tried
+		}
+	}()
 	for ctx.Err() == nil {
 		found, err := w.sockets(r.dir)
+		if errors.Is(err, fs.ErrNotExist) { // somebody has removed it
+			if _, err = podmount.MakeDir(r.dir, dirMode); err == nil {
+				continue
+			}
+		}
 		if err != nil {
 			return err
 		}
 		r.compare(found)
 		r.begin(ctx)
 		r.wait(ctx, w)
-	}
-	for r.pending() { // their contexts have ended
-		<-r.tried
 	}
 	return nil
 }
