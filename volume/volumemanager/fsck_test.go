@@ -167,6 +167,25 @@ func TestFsckUnstacks(t *testing.T) {
 	}
 }
 
+// A volume whose plugin is not there is nobody's to unmount.
+func TestFsckLeavesVolumesOfOtherPlugins(t *testing.T) {
+	w := newWorld(t)
+	place := filepath.Join(w.root, "pods/other/volumes/example.com~disk/v/mount")
+	if err := os.MkdirAll(place, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.fake.Mount("x", place, "tmpfs", nil); err != nil {
+		t.Fatal(err)
+	}
+	problems := w.check(true)
+	if diff := cmpDiff([]string{"volume without record (not repaired)"}, kinds(problems)); diff != "" {
+		t.Fatal(diff)
+	}
+	if !strings.Contains(problems[0].Advice, "Leave it mounted") {
+		t.Errorf("the advice is %q", problems[0].Advice)
+	}
+}
+
 // What others mount inside a volume is not the volume's.
 func TestFsckFindsMountsInAVolume(t *testing.T) {
 	w := newWorld(t)

@@ -209,6 +209,9 @@ func (x *examination) planAdoption(ctx context.Context, p *Problem, key rootdir.
 	if err != nil {
 		x.incomplete = true
 		p.Err, p.Advice = fmt.Errorf("%w; and it cannot be adopted: %w", rootdir.ErrNoRecord, err), "Unmount it by hand and remove its empty directory."
+		if _, err := x.Plugins.FindPluginByName(key.Plugin); err != nil { // nothing is wrong with the volume
+			p.Advice = "Leave it mounted, and give podvol its plugin: that of CSI drivers by --csi-driver or --csi-registry."
+		}
 		return
 	}
 	x.explainDevice(record)
