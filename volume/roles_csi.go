@@ -58,6 +58,8 @@ type StagedDevice struct {
 	// may differ from the place that the plugin has for the spec today.
 	Spec *Spec
 	Path string
+	// Published: pods have it, too, which must go before it is unmounted.
+	Published bool
 }
 
 // StagedFinder is implemented by plugins whose devices leave traces on disk besides their

@@ -240,6 +240,27 @@ func TestWhatIsLeftStagedIsInUse(t *testing.T) {
 	})
 }
 
+// So is a block volume that another agent has left published for a pod.
+func TestWhatIsLeftPublishedIsInUse(t *testing.T) {
+	b := newBench(t, everything(), csi.Config{})
+	device := pvSpec(func(pv *v1.PersistentVolume) {
+		pv.Spec.VolumeMode, pv.Spec.CSI.VolumeAttributes = new(v1.PersistentVolumeBlock), map[string]string{"disk": string(csitest.File)}
+	})
+	mapper, err := b.plugin.NewBlockVolumeMapper(device, pod("u1"))
+	b.must(err)
+	_, err = mapper.SetUpDevice(t.Context())
+	b.must(err)
+	_, err = mapper.MapPodDevice(t.Context())
+	b.must(err)
+	m, stop := b.manager()
+	defer stop()
+	m.PodsComplete()
+	b.wantInUse(m, uniqueName)
+	if calls := b.driver.CallsOf("NodeUnpublishVolume", "NodeUnstageVolume"); len(calls) > 0 {
+		t.Errorf("calls %v", calls)
+	}
+}
+
 // A pod that uses what another agent has left staged takes it over, and unstages it.
 func TestWhatIsLeftStagedIsTakenOver(t *testing.T) {
 	b := newBench(t, everything(), csi.Config{})

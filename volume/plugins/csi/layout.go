@@ -131,8 +131,7 @@ var _ volume.StagedFinder = (*Plugin)(nil)
 
 // FindStaged implements [volume.StagedFinder] by the kubelet's layout: a vol_data.json
 // beside each global mount, and one for each block volume. One that is torn, or is not that
-// of the directory's volume, is an error. Block volumes that are published are left out: their
-// pods must go first.
+// of the directory's volume, is an error.
 func (p *Plugin) FindStaged(context.Context) (found []volume.StagedDevice, err error) {
 	drivers, err := readDirs(p.disk.Dir())
 	errs := []error{err}
@@ -197,8 +196,8 @@ func (d disk) stagedBlock(name string) (*volume.StagedDevice, error) {
 		return nil, err // staging and publish have no data
 	}
 	published, err := os.ReadDir(filepath.Dir(d.BlockPublish(name, "any")))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) || len(published) > 0 {
-		return nil, err
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
-	return &volume.StagedDevice{Spec: data.Spec(name, v1.PersistentVolumeBlock), Path: d.BlockStaging(name)}, nil
+	return &volume.StagedDevice{Spec: data.Spec(name, v1.PersistentVolumeBlock), Path: d.BlockStaging(name), Published: err != nil || len(published) > 0}, err
 }

@@ -117,7 +117,7 @@ func TestFindStaged(t *testing.T) {
 		t.Errorf("found by torn data: %v, %v", found, err)
 	}
 	b.must(os.WriteFile(data, text, 0o600), b.unmountDevice(pvSpec()))
-	// A block volume is left once it is published for no pod.
+	// A block volume can be unstaged once it is published for no pod.
 	s := pvSpec(func(pv *v1.PersistentVolume) {
 		pv.Spec.CSI.VolumeHandle, pv.Spec.VolumeMode = "device", new(v1.PersistentVolumeBlock)
 		pv.Spec.CSI.VolumeAttributes = map[string]string{"disk": string(csitest.File)}
@@ -126,18 +126,18 @@ func TestFindStaged(t *testing.T) {
 	b.must(err)
 	unmapper, err := b.plugin.NewBlockVolumeUnmapper("pv1", "u1")
 	b.must(err)
-	wantBlocks := func(want int, err error) {
+	wantBlocks := func(want int, published bool, err error) {
 		b.must(err)
 		found, err := b.plugin.FindStaged(t.Context())
-		if len(found) != want || err != nil || want > 0 && (!found[0].Spec.IsBlock() || found[0].Spec.Name() != "pv1") {
+		if len(found) != want || err != nil || want > 0 && (!found[0].Spec.IsBlock() || found[0].Spec.Name() != "pv1" || found[0].Published != published) {
 			t.Errorf("found %v, %v, want %d", found, err, want)
 		}
 	}
 	_, err = mapper.SetUpDevice(t.Context())
-	wantBlocks(1, err)
+	wantBlocks(1, false, err)
 	_, err = mapper.MapPodDevice(t.Context())
-	wantBlocks(0, err)
-	wantBlocks(1, unmapper.UnmapPodDevice(t.Context()))
-	wantBlocks(0, unmapper.TearDownDevice(t.Context(), "", ""))
+	wantBlocks(1, true, err)
+	wantBlocks(1, false, unmapper.UnmapPodDevice(t.Context()))
+	wantBlocks(0, false, unmapper.TearDownDevice(t.Context(), "", ""))
 	b.wantNothing()
 }

@@ -63,8 +63,10 @@ func (t *Table) FindLeft(ctx context.Context, c LeftConfig) *Left {
 			c.Logger.Warn("the devices that an earlier owner has left cannot be found", "plugin", p.GetPluginName(), "error", err)
 		}
 		for _, d := range devices {
-			l.found = append(l.found, left{p, d})
 			t.countLeft(p, d)
+			if !d.Published { // else it goes with its pods
+				l.found = append(l.found, left{p, d})
+			}
 		}
 	}
 	return l
