@@ -10,9 +10,11 @@
 //
 // # User namespaces
 //
-// A pod with hostUsers: false gets 65,536 ids of the machine that no other pod has, as with a
-// kubelet: of those of the user kubelet in /etc/subuid and /etc/subgid, or else from 65536 on
-// for 110 pods. Its mounts map them, so that it sees the owners that files have.
+// A pod with hostUsers: false gets 65,536 ids of the machine that no other pod of this root
+// directory has, as with a kubelet: of those of the user kubelet in /etc/subuid and /etc/subgid,
+// or else from 65536 on for 110 pods. Another node on the machine, such as a kubelet with a root
+// directory of its own, gives the same ids to its pods: let only one of them have such pods.
+// A pod's mounts map its ids, so that it sees the owners that files have.
 //
 // # What is refused
 //

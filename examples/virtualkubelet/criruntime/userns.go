@@ -22,7 +22,7 @@ import (
 )
 
 // A pod with hostUsers: false has a user namespace with ids of the machine that no other
-// pod has (KEP-127). They are written down where a kubelet has them, before anything is
+// pod of this root directory has (KEP-127). They are written down where a kubelet has them, before anything is
 // made with them, and are free again once the file is gone. There is no other list.
 
 const (
