@@ -41,6 +41,34 @@ func newDriver(t *testing.T) (d *csitest.Driver, socket string) {
 	return d, socket
 }
 
+// A driver without a name is asked for it once, and the command that undoes a mount names it:
+// then the driver may be away.
+func TestDriverIsAskedForItsName(t *testing.T) {
+	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
+		driver, socket := newDriver(t)
+		base, named := t.TempDir(), csitest.DefaultName+"="+socket
+		manifest, err := filepath.Abs(notes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Chdir(filepath.Dir(socket))
+		_, errOut := mustPodvol(t, exitUsage, "mount", "-f", manifest, "--root-dir", base, "--csi-driver", named, "--csi-driver", "./s")
+		if !strings.Contains(errOut, "names driver "+csitest.DefaultName+" twice") {
+			t.Errorf("two sockets of one name:\n%s", errOut)
+		}
+		driver.ResetCalls()
+		_, errOut = mustPodvol(t, exitOK, "mount", "-f", manifest, "--root-dir", base, "--csi-driver", "./s")
+		if !strings.Contains(errOut, "--csi-driver "+named) {
+			t.Errorf("mount prints\n%s", errOut)
+		}
+		if asked := driver.CallsOf("GetPluginInfo"); len(asked) > 3 { // one for the name, and one each of what mounts and what makes volumes
+			t.Errorf("the driver was asked for its name %d times", len(asked))
+		}
+		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", base, "--csi-driver", socket)
+		assertNothingMountedBelow(t, base)
+	})
+}
+
 // From nothing to a file on a driver's volume, and back to nothing.
 func TestRunOnADriversVolume(t *testing.T) {
 	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
@@ -140,7 +168,7 @@ func TestListDrivers(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(registrar.Kill)
-	for _, flag := range []string{"--csi-driver=" + csitest.DefaultName + "=" + socket, "--csi-registry=" + registry} {
+	for _, flag := range []string{"--csi-driver=" + csitest.DefaultName + "=" + socket, "--csi-driver=" + socket, "--csi-registry=" + registry} {
 		out, _ := mustPodvol(t, exitOK, "csi", flag)
 		for _, want := range []string{csitest.DefaultName, "1.0.0", "answers", "STAGE_UNSTAGE_VOLUME", socket} {
 			if !strings.Contains(out, want) {
@@ -156,12 +184,18 @@ func TestListDrivers(t *testing.T) {
 	if !strings.Contains(out, "silent") || !strings.Contains(errOut, "refused") {
 		t.Errorf("of a dead driver:\n%s%s", out, errOut)
 	}
+	_, errOut = mustPodvol(t, exitFailed, "csi", "--csi-driver="+socket)
+	if !strings.Contains(errOut, socket) || !strings.Contains(errOut, "give its name with the socket") {
+		t.Errorf("of a dead driver without a name:\n%s", errOut)
+	}
 }
 
 func TestCSIFlags(t *testing.T) {
 	for _, tc := range []struct{ args, want string }{
 		{"csi", "name the drivers"},
 		{"csi --csi-driver a", "NAME=SOCKET"},
+		{"csi --csi-driver =/s", "NAME=SOCKET"},
+		{"csi --csi-driver a=", "NAME=SOCKET"},
 		{"csi --csi-driver a=/s --csi-driver a=/t", "twice"},
 		{"csi --csi-driver a/b=/s", "no name of a driver"},
 		{"mount --fake -f " + notes + " --csi-driver a=/s", "mounts for real"},

@@ -343,8 +343,21 @@ func TestSocketThatIsNoDriver(t *testing.T) {
 	b := newBench(t, everything(), csi.Config{})
 	b.kill()
 	b.must(os.Remove(b.socket))
-	listener, err := net.Listen("unix", b.socket)
-	b.must(err)
+	serveNonsense(t, b.socket)
+	err := b.setUp(pvSpec(), pod("u1"), volume.MounterArgs{})
+	if wantUncertain(t, err, false); !errors.Is(err, csi.ErrUnreachable) {
+		t.Errorf("%v", err)
+	}
+	b.wantNothing()
+}
+
+// serveNonsense has something at a socket that is no driver.
+func serveNonsense(t *testing.T, socket string) {
+	t.Helper()
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { listener.Close() })
 	go func() {
 		for {
@@ -356,9 +369,51 @@ func TestSocketThatIsNoDriver(t *testing.T) {
 			conn.Close()
 		}
 	}()
-	err = b.setUp(pvSpec(), pod("u1"), volume.MounterArgs{})
-	if wantUncertain(t, err, false); !errors.Is(err, csi.ErrUnreachable) {
+}
+
+// A driver is asked for its name; where there is none, the error says why, and what to do.
+func TestAskName(t *testing.T) {
+	ask := func(b *bench) error {
+		name, err := csi.AskName(t.Context(), b.socket)
+		if err == nil && name != driverName {
+			t.Errorf("the driver's name is %q", name)
+		}
+		return err
+	}
+	b := newBench(t, everything(), csi.Config{})
+	b.must(ask(b))
+	for name, tc := range map[string]struct {
+		prepare func(*bench)
+		want    string
+	}{
+		"no socket": {func(b *bench) { b.kill(); b.must(os.RemoveAll(b.socket)) }, "no such file"},
+		"a file":    {func(b *bench) { b.kill(); b.must(os.RemoveAll(b.socket), os.WriteFile(b.socket, nil, 0o600)) }, "is no socket"},
+		"no driver": {func(b *bench) { b.kill(); b.must(os.RemoveAll(b.socket)); serveNonsense(t, b.socket) }, "speaks gRPC"},
+		"everybody": {func(b *bench) { b.must(os.Chmod(b.socket, 0o777)) }, "everybody"},
+		"no answer": {func(b *bench) {
+			b.driver.Inject(csitest.Fault{Match: csitest.Method("GetPluginInfo"), Err: status.Error(codes.Unavailable, "not\nnow")})
+		}, "not now"},
+		"no name": {func(b *bench) { b.driver.Configure(func(c *csitest.Config) { c.Name = "../\nevil" }) }, "no name of a driver"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, everything(), csi.Config{})
+			tc.prepare(b)
+			err := ask(b)
+			if !errors.Is(err, csi.ErrUnreachable) || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), b.socket) ||
+				!strings.Contains(err.Error(), "give its name") || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+// A driver that hangs is waited for as long as the caller wants.
+func TestAskNameOfAHangingDriver(t *testing.T) {
+	b := newBench(t, everything(), csi.Config{})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	enough := errors.New("long enough")
+	b.driver.Inject(csitest.Fault{Match: csitest.Method("GetPluginInfo"), Hook: func() { cancel(enough) }, Release: make(chan struct{})})
+	if _, err := csi.AskName(ctx, b.socket); !errors.Is(err, csi.ErrUnreachable) || !errors.Is(err, enough) {
 		t.Errorf("%v", err)
 	}
-	b.wantNothing()
 }

@@ -79,6 +79,11 @@ func (p *Plugin) Subscribe(f func(Operation)) (stop func()) { return p.drivers.S
 // knows its version and what it can do. The error is that of a call.
 func (p *Plugin) Connect(ctx context.Context, name string) error { return p.drivers.Connect(ctx, name) }
 
+// AskName asks the driver at a socket for its name, which [Config.Drivers] needs. It waits as
+// long as ctx lets it. An [ErrUnreachable] says why there is no name: nothing answers, the
+// answer is no name of a driver, or the socket is another user's or everybody's.
+func AskName(ctx context.Context, socket string) (string, error) { return drivers.AskName(ctx, socket) }
+
 // SourceHealth implements [volumesource.HealthPlugin]: a volume's server is its driver.
 func (p *Plugin) SourceHealth(spec *volume.Spec) (volumesource.Health, bool) {
 	s, err := p.Source(spec)

@@ -21,12 +21,13 @@ const driverPatience = 10 * time.Second
 func ListCommand(out, errOut io.Writer, usage Usage, reported error) *cobra.Command {
 	var o Options
 	c := &cobra.Command{
-		Use:   "csi --csi-driver NAME=SOCKET|--csi-registry DIR [--csi-driver …]",
+		Use:   "csi --csi-driver SOCKET|NAME=SOCKET|--csi-registry DIR [--csi-driver …]",
 		Short: "List CSI drivers and what they can do",
 		Long: "Asks each driver who it is and what it can do on a node, and prints a row for it.\n" +
-			"Drivers of a registry are asked without being told that they are registered.\n\n" +
+			"Drivers of a registry are asked without being told that they are registered.\n" +
+			"A driver that is given without its name must answer, or nothing is listed.\n\n" +
 			"Exit code: 0 when all drivers answer, 1 when some do not, 2 for a wrong command line.",
-		Example: "  podvol csi --csi-driver csitest.podvol.io=/run/csi.sock",
+		Example: "  podvol csi --csi-driver /run/csi.sock",
 		RunE: func(c *cobra.Command, _ []string) error {
 			all, err := o.list(c.Context(), out, errOut)
 			if err == nil && !all {
@@ -44,7 +45,7 @@ func (o *Options) list(ctx context.Context, out, errOut io.Writer) (all bool, er
 	if !o.hasDrivers() {
 		return false, o.usage("name the drivers with --csi-driver or --csi-registry")
 	}
-	p, err := o.csi(errOut)
+	p, err := o.csi(ctx, errOut)
 	if err != nil {
 		return false, err
 	}

@@ -42,11 +42,11 @@ func (o *Options) Add(flags *pflag.FlagSet, usage Usage) {
 // AddDrivers adds --csi-driver and --csi-registry.
 func (o *Options) AddDrivers(flags *pflag.FlagSet, usage Usage) {
 	o.usage = usage
-	flags.StringArrayVar(&o.drivers, "csi-driver", nil, "a CSI driver on this machine, as NAME=SOCKET (repeatable)")
+	flags.StringArrayVar(&o.drivers, "csi-driver", nil, "`SOCKET` or NAME=SOCKET of a CSI driver on this machine, which is asked for a name that is not given (repeatable)")
 	flags.StringVar(&o.registryDir, "csi-registry", "", "directory in which CSI drivers register themselves, as in a kubelet's plugins_registry")
 }
 
-// Args are the flags again.
+// Args are the flags again, with the names of drivers that were asked for them.
 func (o *Options) Args() (args []string) {
 	if o.NFSPolicy != "" {
 		args = append(args, "--nfs-policy", o.NFSPolicy)
@@ -68,7 +68,7 @@ func (o *Options) DriverArgs() (args []string) {
 // Plugins returns new instances of the plugins that replace stock ones, or come beside
 // them. Connections to drivers end with ctx. A rehearsal (fake) has no drivers, since
 // they mount for real. Drivers in the registry are known at once: the command does not wait
-// for them. Errors are of the command line, and of the registry.
+// for them. Errors are of the command line, of the registry, and of drivers without a name.
 func (o *Options) Plugins(ctx context.Context, fake bool, log io.Writer) ([]volume.VolumePlugin, error) {
 	plugins, drivers, err := o.all(ctx, fake, log)
 	if err != nil || drivers == nil || o.registryDir == "" {
@@ -78,7 +78,7 @@ func (o *Options) Plugins(ctx context.Context, fake bool, log io.Writer) ([]volu
 }
 
 // LastingPlugins are those of Plugins for a command that goes on, while drivers register
-// themselves. Errors are of the command line.
+// themselves. Errors are of the command line, and of drivers without a name.
 func (o *Options) LastingPlugins(ctx context.Context, fake bool, log io.Writer) ([]volume.VolumePlugin, error) {
 	plugins, _, err := o.all(ctx, fake, log)
 	return plugins, err
@@ -93,7 +93,7 @@ func (o *Options) all(ctx context.Context, fake bool, log io.Writer) ([]volume.V
 	if fake {
 		return nil, nil, o.usage("--fake goes without --csi-driver and --csi-registry: a driver mounts for real")
 	}
-	p, err := o.csi(log)
+	p, err := o.csi(ctx, log)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -120,7 +120,7 @@ func (o *Options) ForClaims(ctx context.Context, log io.Writer) ([]volume.Volume
 	if err != nil || !o.hasDrivers() {
 		return plugins, err
 	}
-	c, err := o.config(log)
+	c, err := o.config(ctx, log)
 	if err != nil {
 		return nil, err
 	}
@@ -152,8 +152,8 @@ func (o *Options) NFS() ([]volume.VolumePlugin, error) {
 
 func (o *Options) hasDrivers() bool { return len(o.drivers) > 0 || o.registryDir != "" }
 
-func (o *Options) csi(log io.Writer) (*csi.Plugin, error) {
-	c, err := o.config(log)
+func (o *Options) csi(ctx context.Context, log io.Writer) (*csi.Plugin, error) {
+	c, err := o.config(ctx, log)
 	if err != nil {
 		return nil, err
 	}
@@ -164,22 +164,21 @@ func (o *Options) csi(log io.Writer) (*csi.Plugin, error) {
 	return p, nil
 }
 
-func (o *Options) config(log io.Writer) (csi.Config, error) {
+func (o *Options) config(ctx context.Context, log io.Writer) (csi.Config, error) {
 	c := csi.Config{Drivers: make(map[string]string), Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	named := make([]string, 0, len(o.drivers))
 	for _, d := range o.drivers {
-		name, socket, ok := strings.Cut(d, "=")
-		if !ok || name == "" || socket == "" {
-			return c, o.usage("--csi-driver %q must be NAME=SOCKET", d)
+		name, socket, err := o.driver(ctx, d)
+		if err != nil {
+			return c, err
 		}
 		if before, twice := c.Drivers[name]; twice {
 			return c, o.usage("--csi-driver names driver %s twice, at %s and at %s", name, before, socket)
 		}
-		abs, err := filepath.Abs(socket)
-		if err != nil {
-			return c, err
-		}
-		c.Drivers[name] = abs
+		c.Drivers[name] = socket
+		named = append(named, name+"="+socket)
 	}
+	o.drivers = named // no driver is asked twice
 	if o.registryDir != "" {
 		abs, err := filepath.Abs(o.registryDir)
 		if err != nil {
@@ -188,4 +187,25 @@ func (o *Options) config(log io.Writer) (csi.Config, error) {
 		c.RegistryDir = abs
 	}
 	return c, nil
+}
+
+// driver returns the name and the absolute socket that a flag means, and asks the driver for
+// a name that the flag lacks. A name begins with a letter or a digit, unlike a path.
+func (o *Options) driver(ctx context.Context, flag string) (name, socket string, err error) {
+	name, socket, ok := strings.Cut(flag, "=")
+	unnamed := strings.HasPrefix(flag, "/") || strings.HasPrefix(flag, ".") || !ok && strings.Contains(flag, "/")
+	if unnamed {
+		name, socket = "", flag
+	} else if name == "" || socket == "" {
+		return "", "", o.usage("--csi-driver %q must be NAME=SOCKET, or the path of a socket with a slash in it", flag)
+	}
+	if socket, err = filepath.Abs(socket); err != nil || !unnamed {
+		return name, socket, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, driverPatience)
+	defer cancel()
+	if name, err = csi.AskName(ctx, socket); err != nil {
+		return "", "", fmt.Errorf("--csi-driver %s: %w", flag, err)
+	}
+	return name, socket, nil
 }

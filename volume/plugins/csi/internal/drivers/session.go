@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/csivolume"
 )
 
 // Session is one connection of a driver, and what the driver can do as long as it lives:
@@ -39,6 +40,19 @@ func (s *Session) isReady() bool { return s != nil && s.Conn.GetState() == conne
 
 // connect opens a session. Its errors say that no call that changes anything was sent.
 func connect(ctx context.Context, d *Driver) (*Session, error) {
+	s, err := open(ctx, d)
+	if err != nil {
+		return nil, unreachable(d.Name, d.Socket, err)
+	}
+	if err := s.learn(ctx, d.Name, d.Fixed); err != nil {
+		s.Conn.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// open waits until the driver at the socket has greeted. It asks it nothing.
+func open(ctx context.Context, d *Driver) (*Session, error) {
 	var refused atomic.Pointer[error] // of the dial
 	conn, err := grpc.NewClient("passthrough:///csi",
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithIdleTimeout(0), grpc.WithDisableRetry(), grpc.WithUnaryInterceptor(d.measured),
@@ -58,13 +72,37 @@ func connect(ctx context.Context, d *Driver) (*Session, error) {
 		if why := refused.Load(); why != nil {
 			err = *why
 		}
-		return nil, unreachable(d.Name, d.Socket, err)
-	}
-	if err := s.learn(ctx, d.Name, d.Fixed); err != nil {
-		conn.Close()
 		return nil, err
 	}
 	return s, nil
+}
+
+// AskName returns the name of the driver at a socket. Whoever serves the socket chooses it, so
+// that the socket must be of this process's user or root's, and not everybody's.
+func AskName(ctx context.Context, socket string) (string, error) {
+	name, err := askName(ctx, socket)
+	if err == nil {
+		return name, nil
+	}
+	return "", &volume.Failure{Cause: ErrUnreachable, Subject: socket, Err: err,
+		What: fmt.Sprintf("no CSI driver says its name at %s: %s", socket, Redact(err.Error(), nil)),
+		Next: "see whether the driver runs on this node, or give its name with the socket"}
+}
+
+func askName(ctx context.Context, socket string) (string, error) {
+	if err := checkSocket(socket); err != nil {
+		return "", err
+	}
+	s, err := open(ctx, NewSet(Config{Dial: dialUnix}).newDriver("", socket, true))
+	if err != nil {
+		return "", err
+	}
+	defer s.Conn.Close()
+	info, err := csi.NewIdentityClient(s.Conn).GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
+	if err != nil {
+		return "", endedWith(ctx, err)
+	}
+	return info.GetName(), csivolume.CheckDriverName("GetPluginInfo", info.GetName())
 }
 
 // await waits until the connection is there, which is when the driver has greeted.
