@@ -122,6 +122,7 @@ func TestDeviceThatCannotBeMounted(t *testing.T) {
 	}{
 		"for certain":   {volume.NothingDone(refused), 0},
 		"or perhaps it": {refused, 1},
+		"by its own":    {&volume.Error{Op: "MountDevice", Volume: "v-a", Err: refused}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -132,7 +133,7 @@ func TestDeviceThatCannotBeMounted(t *testing.T) {
 				pod := diskPod("web", "a")
 				_, err := manager.SetUpPod(t.Context(), pod)
 				var own *volume.Error
-				if !errors.Is(err, refused) || !errors.As(err, &own) || own.Op != "MountDevice" || own.Volume != "v-a" || own.Pod.Name != "web" {
+				if !errors.Is(err, refused) || !errors.As(err, &own) || own.Op != "MountDevice" || own.Volume != "v-a" || own.Pod.Name != "web" || strings.Count(err.Error(), "MountDevice") != 1 {
 					t.Errorf("err = %v", err)
 				}
 				if got := w.events.all(); len(got) != 1 || !strings.HasPrefix(got[0], `web Warning FailedMount MountVolume.MountDevice failed for volume "v-a" : `) {

@@ -127,7 +127,7 @@ func (u *Use) mountPath(spec *volume.Spec) (string, error) {
 
 // Failed says which of the plugin's calls has failed.
 func (u *Use) Failed(op string, spec *volume.Spec, err error) error {
-	return &volume.Error{Op: op, Plugin: u.plugin.GetPluginName(), Volume: spec.Name(), Err: err}
+	return (&volume.Error{Op: op, Plugin: u.plugin.GetPluginName(), Volume: spec.Name()}).About(err)
 }
 
 // hasPlace reports whether something is done once per node; a nil Use needs nothing.
