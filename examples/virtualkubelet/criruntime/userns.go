@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -111,7 +112,7 @@ func (r *Runtime) idsOf(ctx context.Context, pod *v1.Pod) (*idMaps, error) {
 			return nil, err
 		}
 	}
-	return maps, durable.WriteFile(file, text, 0o644)
+	return maps, durable.Create(file, text, 0o644) // which leaves nothing else behind after a power cut
 }
 
 func (r *Runtime) idsFile(pod types.UID) string {
@@ -121,7 +122,7 @@ func (r *Runtime) idsFile(pod types.UID) string {
 // readIDs reads a pod's file; nil: there is none.
 func readIDs(file string) (*idMaps, error) {
 	text, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) { // or no pod's directory is there
 		return nil, nil
 	}
 	var maps idMaps

@@ -73,6 +73,12 @@ func TestIDsOfPods(t *testing.T) {
 		}
 		return o.UIDMappings[0].HostID
 	}
+	if err := os.MkdirAll(root+"/pods", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(root+"/pods/stray", nil, 0o600); err != nil { // which is no pod's
+		t.Fatal(err)
+	}
 	for i, uid := range []string{"a", "b"} {
 		if got := first(r, uid); got != 131072+uint32(i)*65536 {
 			t.Errorf("%s begins at %d", uid, got)
