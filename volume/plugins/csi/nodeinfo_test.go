@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/podvol/podvol/volume"
@@ -97,6 +98,26 @@ func TestClusterIsToldOfADriver(t *testing.T) {
 	c.fail(nil)
 	for said := ""; said != driverName+" is gone: <nil>"; said = <-c.told {
 		if strings.Contains(said, " is node1") {
+			t.Errorf("told %q", said)
+		}
+	}
+}
+
+// A driver that does not say who the node is is not registered, until it does.
+func TestDriverThatDoesNotKnowTheNode(t *testing.T) {
+	r, c := newRegistry(t, nil), newCluster()
+	r.host.CSINode = c
+	remove := r.driver.Inject(csitest.Fault{Match: csitest.Method("NodeGetInfo"), Err: status.Error(codes.Internal, "no metadata here")})
+	r.run()
+	g := r.registrar("a", &csitest.Registrar{Endpoint: r.socket})
+	<-g.Told()
+	if statuses := g.Statuses(); !strings.Contains(statuses[0], "no metadata here") {
+		t.Errorf("statuses %q", statuses)
+	}
+	remove()
+	<-r.woken
+	for said := ""; !strings.HasPrefix(said, driverName+" is node1"); said = <-c.told {
+		if said != "" && said != driverName+" is gone: <nil>" {
 			t.Errorf("told %q", said)
 		}
 	}
