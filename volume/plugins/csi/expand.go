@@ -46,6 +46,9 @@ func (p *Plugin) expand(ctx context.Context, o volume.NodeResizeOptions) (bool, 
 	if o.VolumeSpec.IsBlock() || r.VolumePath == "" {
 		r.VolumePath = o.DevicePath
 	}
+	if o.NewSize.Sign() < 0 {
+		return false, volume.Invalid("NewSize", "must not be negative: %v", &o.NewSize)
+	}
 	if r.VolumePath == "" {
 		return false, volume.Invalid("DeviceMountPath", "the place of the volume is needed to grow it")
 	}

@@ -1,5 +1,28 @@
 package csi_test
 
+// The rows of upstream's tables (v1.37.2: mounter 65, attacher 66, client 67, block 20, and 8
+// of the end-to-end test of staging) are tried by the tests of this package and its suite.
+// These differ:
+//
+//   - Attach and Detach (16 rows): a node attaches nothing, so both refuse. AttachSpec and
+//     DetachSpec of package controller attach where there is no cluster.
+//   - WaitForAttach (6): it returns at once. The manager waits for the node's status, and
+//     staging looks at the VolumeAttachment: TestStagingNeedsAnAttachment, TestNothingDone.
+//   - GetDeviceMountPath of an inline volume (1): there is a path for every spec. CanDeviceMount
+//     says that the volume has no device, and MountDevice refuses it: TestSpecsWithoutADevice.
+//   - UnmountDevice with torn data (1): with nothing mounted the directories go; upstream
+//     fails for ever. With something mounted it is ErrUnidentified: TestMountThatNobodyKnows.
+//   - Capabilities that cannot be read (1): nothing was done, since no call that changes
+//     something was sent; upstream is in doubt.
+//   - Calls without an id or a path (8): the plugin makes both, and no caller can leave them
+//     out. Data without a handle is torn: TestLostVolData.
+//
+// One row says that FSGroupPolicy File applies to a read-only volume; its code does not, and
+// the plugin does not either.
+//
+// Not tried: health of volumes and storage (14), which the plugin does not ask for; data that
+// cannot be written for want of a permission (1), which root always has.
+
 import (
 	"maps"
 	"os"

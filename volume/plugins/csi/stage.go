@@ -65,6 +65,12 @@ func (d *device) GetDeviceMountPath(spec *volume.Spec) (string, error) {
 // is complete.
 func (d *device) MountDevice(ctx context.Context, spec *volume.Spec, _, deviceMountPath string, args volume.DeviceMounterArgs) error {
 	s, err := csivolume.Checked(&d.plugin.Kind, spec)
+	switch {
+	case err == nil && s.Inline:
+		err = volume.Invalid("csi", "is an inline volume, which is not staged")
+	case err == nil && deviceMountPath == "":
+		err = volume.Invalid("deviceMountPath", "must not be empty")
+	}
 	if err != nil {
 		return csivolume.Failed("MountDevice", spec.Name(), err)
 	}
