@@ -27,6 +27,7 @@ type bench struct {
 	host   *fakehost.Host
 	driver *csitest.Driver
 	plugin *controller.Plugin
+	socket string
 }
 
 func newBench(t *testing.T, dc csitest.Config) *bench {
@@ -45,9 +46,9 @@ func newBench(t *testing.T, dc csitest.Config) *bench {
 			t.Errorf("rules of the specification were broken: %q", broken)
 		}
 	})
-	socket := filepath.Join(dir, "csi.sock")
-	b.must(b.driver.Start(socket))
-	b.plugin, err = controller.New(controller.Config{Drivers: map[string]string{driverName: socket}})
+	b.socket = filepath.Join(dir, "csi.sock")
+	b.must(b.driver.Start(b.socket))
+	b.plugin, err = controller.New(controller.Config{Drivers: map[string]string{driverName: b.socket}})
 	b.must(err)
 	t.Cleanup(func() { b.plugin.Close() })
 	b.must(b.plugin.Init(b.host))

@@ -2,6 +2,8 @@ package controller
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -83,8 +85,9 @@ func (p *Plugin) newProvisioner(options volume.VolumeOptions) (*provisioner, err
 	return m, nil
 }
 
-// Provision has the driver make the volume by CreateVolume, under the name of the
-// PersistentVolume, or finds the volume that it has made under that name before.
+// Provision has the driver make the volume by CreateVolume, under a name made of those of the
+// PersistentVolume and of this node, or finds the volume that it has made under that name
+// before. A machine where the same claim was declared, with its UID, gets another volume.
 //
 //   - Where volumes are reachable from some nodes only, the volume is made for this node,
 //     if the class allows that.
@@ -174,7 +177,7 @@ func (m *provisioner) request(c *drivers.Controls) (*csi.CreateVolumeRequest, er
 	}
 	claim := m.options.PVC
 	size := claim.Spec.Resources.Requests[v1.ResourceStorage]
-	r := &csi.CreateVolumeRequest{Name: m.options.PVName, Parameters: m.class.Parameters, CapacityRange: &csi.CapacityRange{RequiredBytes: size.Value()}}
+	r := &csi.CreateVolumeRequest{Name: m.volumeName(), Parameters: m.class.Parameters, CapacityRange: &csi.CapacityRange{RequiredBytes: size.Value()}}
 	if limit, has := claim.Spec.Resources.Limits[v1.ResourceStorage]; has {
 		r.CapacityRange.LimitBytes = limit.Value()
 	}
@@ -193,6 +196,12 @@ func (m *provisioner) request(c *drivers.Controls) (*csi.CreateVolumeRequest, er
 		r.MutableParameters = a.Parameters
 	}
 	return r, nil
+}
+
+// volumeName is always the same for one claim on one node.
+func (m *provisioner) volumeName() string {
+	node := sha256.Sum256([]byte(m.plugin.Host.GetNodeName()))
+	return m.options.PVName + "-" + hex.EncodeToString(node[:4])
 }
 
 func (m *provisioner) isBlock() bool {

@@ -17,8 +17,10 @@ import (
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/plugins/csi/controller"
 	"github.com/podvol/podvol/volume/volumetest/csitest"
 )
 
@@ -44,6 +46,28 @@ func secretNames(use string) map[string]string {
 	return map[string]string{"csi.storage.k8s.io/" + use + "-secret-name": use, "csi.storage.k8s.io/" + use + "-secret-namespace": "safe"}
 }
 
+// One manifest with the claim's UID may be declared on two machines. Whoever deletes the claim
+// deletes the data of that machine only.
+func TestTheSameClaimOnTwoMachines(t *testing.T) {
+	b := newBench(t, everything())
+	other, err := controller.New(controller.Config{Drivers: map[string]string{driverName: b.socket}})
+	b.must(err)
+	t.Cleanup(func() { other.Close() })
+	b.must(other.Init(&volume.Host{RootDir: t.TempDir(), NodeName: "node2", Mounter: fakemount.New()}))
+	o := options(map[string]string{"disk": "directory"})
+	here, err := b.provision(o, nil)
+	b.must(err)
+	m, err := other.NewProvisioner(o)
+	b.must(err)
+	there, err := m.Provision(t.Context(), nil, nil)
+	b.must(err)
+	again, err := b.provision(o, nil)
+	b.must(err)
+	if a, b, c := here.Spec.CSI.VolumeHandle, there.Spec.CSI.VolumeHandle, again.Spec.CSI.VolumeHandle; a == b || a != c {
+		t.Errorf("the first machine has %s and, once more, %s, the other one %s", a, c, b)
+	}
+}
+
 // The request has all that claim and class say, and the PersistentVolume what
 // external-provisioner writes.
 func TestProvision(t *testing.T) {
@@ -67,7 +91,7 @@ func TestProvision(t *testing.T) {
 	}
 	here := []*spec.Topology{{Segments: dc.Topology}}
 	want := &spec.CreateVolumeRequest{
-		Name: "pvc-1", Parameters: map[string]string{"disk": "directory"}, Secrets: map[string]string{"user": "admin"}, CapacityRange: &spec.CapacityRange{RequiredBytes: 1 << 30},
+		Name: "pvc-1-" + sha256Hex("node1")[:8], Parameters: map[string]string{"disk": "directory"}, Secrets: map[string]string{"user": "admin"}, CapacityRange: &spec.CapacityRange{RequiredBytes: 1 << 30},
 		VolumeCapabilities:        []*spec.VolumeCapability{mount(spec.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER), mount(spec.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY)},
 		AccessibilityRequirements: &spec.TopologyRequirement{Requisite: here, Preferred: here},
 	}
