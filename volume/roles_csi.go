@@ -101,12 +101,11 @@ func RunPlugin(ctx context.Context, p VolumePlugin, wake func(source string)) er
 	return nil
 }
 
-// Attachment is what attaching a volume to a node has given.
+// Attachment is the result of attaching a volume to a node.
 type Attachment struct {
 	// DevicePath is the device on the node, if that is known.
 	DevicePath string
-	// Metadata is what the node's plugin needs of it: a VolumeAttachment's
-	// status.attachmentMetadata.
+	// Metadata is for the node's plugin: a VolumeAttachment's status.attachmentMetadata.
 	Metadata map[string]string
 }
 
@@ -130,15 +129,16 @@ type SpecExpander interface {
 	VolumePlugin
 	// ExpandSpec grows the storage to at least size, and returns the size that it has.
 	// node: the node has a part to do, see [NodeExpandableVolumePlugin]. It is idempotent.
-	// Errors match [ErrResizeInUse] or [ErrResizeInfeasible] as those of NodeExpand.
+	// Errors match [ErrResizeInUse] or [ErrResizeInfeasible] as with NodeExpand.
 	ExpandSpec(ctx context.Context, spec *Spec, size resource.Quantity) (reached resource.Quantity, node bool, err error)
 }
 
-// ModifiableVolumePlugin is implemented by plugins that can change a volume to what a
-// VolumeAttributesClass says. Absent: such a change is refused.
+// ModifiableVolumePlugin is implemented by plugins that can give a volume the parameters of
+// a VolumeAttributesClass. Absent: the change is refused.
 type ModifiableVolumePlugin interface {
 	VolumePlugin
-	// Modify is idempotent. It does not change its arguments.
+	// Modify gives the volume the parameters of the class. It is idempotent, and does not
+	// change its arguments.
 	Modify(ctx context.Context, spec *Spec, class *storagev1.VolumeAttributesClass) error
 }
 

@@ -23,8 +23,9 @@ import (
 )
 
 // A pod with hostUsers: false has a user namespace with ids of the machine that no other
-// pod of this root directory has (KEP-127). They are written down where a kubelet has them, before anything is
-// made with them, and are free again once the file is gone. There is no other list.
+// pod of this root directory has (KEP-127). The pod's file, at the kubelet's place, names them
+// before anything is made with them. They are free again once the file is gone. There is no
+// other list.
 
 const (
 	// idsOfPod is how many ids a pod gets: those that an image may expect.
@@ -69,7 +70,8 @@ func ofMounts(list []idRange) (all []mount.IDMapping) {
 	return all
 }
 
-// MountOptions are what a pod's mounts may and must be. They give a pod its user namespace.
+// MountOptions returns the features that a pod's mounts may use and the ids that they must
+// have. It gives the pod these ids where it has none yet.
 func (r *Runtime) MountOptions(ctx context.Context, pod *v1.Pod) (containermounts.Options, error) {
 	o := containermounts.Options{Runtime: containermounts.RuntimeFeatures{RecursiveReadOnly: r.has.recursiveReadOnly}}
 	maps, err := r.idsOf(ctx, pod)
@@ -138,8 +140,8 @@ func readIDs(file string) (*idMaps, error) {
 	return &maps, nil
 }
 
-// freeIDs finds ids that no pod has. It finds none while it cannot be read which ones a pod
-// has, whatever pod that is.
+// freeIDs returns the first of a range of ids that no pod has. It fails if the ids of any pod
+// cannot be read: they might be these.
 func (r *Runtime) freeIDs() (uint32, error) {
 	first, count, err := r.ids()
 	if err != nil {

@@ -16,8 +16,9 @@ const KeyCSIIdentity = "storage.kubernetes.io/csiProvisionerIdentity"
 // has the node, so that no other machine takes an exported volume for its own.
 func CSIIdentity(node, driver string) string { return identityPrefix + node + "-" + driver }
 
-// IsOfOtherProvisioner reports whether a CSI volume was not made by a controller of this
-// module, on whatever machine, but by a cluster's provisioner or by hand. Its annotations do not tell: all provisioners write the same.
+// IsOfOtherProvisioner reports whether a CSI volume comes from a cluster's provisioner or was
+// made by hand, and not by a controller of this module on any machine. The annotations do not
+// tell: all provisioners write the same ones.
 func IsOfOtherProvisioner(pv *v1.PersistentVolume) bool {
 	s := pv.Spec.CSI
 	if s == nil {

@@ -33,11 +33,11 @@ func (p *Plugin) CanAttach(ctx context.Context, spec *volume.Spec) (bool, error)
 	return err == nil && t.attach, err
 }
 
-// NewAttacher returns what a node does about attaching: it waits. A cluster's attach/detach
-// controller attaches.
+// NewAttacher returns an attacher that only looks whether volumes are attached: the cluster's
+// attach/detach controller attaches.
 func (p *Plugin) NewAttacher() (volume.Attacher, error) { return &attacher{device{p}}, nil }
 
-// NewDetacher is as NewAttacher.
+// NewDetacher returns a detacher that refuses: the cluster's controller detaches.
 func (p *Plugin) NewDetacher() (volume.Detacher, error) { return &attacher{device{p}}, nil }
 
 type attacher struct{ device }
@@ -53,7 +53,7 @@ func (a *attacher) Detach(_ context.Context, volumeName string, _ types.NodeName
 	return csivolume.Failed("Detach", volumeName, errNotHere)
 }
 
-// VolumesAreAttached looks the VolumeAttachments up.
+// VolumesAreAttached reads the VolumeAttachments. One that cannot be read is an error.
 func (a *attacher) VolumesAreAttached(ctx context.Context, specs []*volume.Spec, node types.NodeName) (map[*volume.Spec]bool, error) {
 	attached := make(map[*volume.Spec]bool, len(specs))
 	for _, spec := range specs {
@@ -70,7 +70,7 @@ func (a *attacher) VolumesAreAttached(ctx context.Context, specs []*volume.Spec,
 }
 
 // WaitForAttach does not wait: the node's status says that the volume is attached, and
-// staging looks whether that still holds.
+// staging reads the VolumeAttachment again.
 func (a *attacher) WaitForAttach(_ context.Context, _ *volume.Spec, devicePath string, _ *v1.Pod, _ time.Duration) (string, error) {
 	return devicePath, nil
 }
@@ -86,7 +86,7 @@ func (p *Plugin) CheckAttachment(ctx context.Context, spec *volume.Spec) error {
 	if _, failed := errors.AsType[attachFailed](err); failed {
 		return csivolume.Failed("CheckAttachment", spec.Name(), err)
 	}
-	return nil // it takes its time, and what cannot be looked up says nothing
+	return nil // attaching takes its time; an attachment that cannot be read is no failed one
 }
 
 // attachFailed is the error of a volume that could not be attached.
@@ -95,7 +95,7 @@ type attachFailed struct{ error }
 func (e attachFailed) Unwrap() error { return e.error }
 
 // publishContext returns the metadata of the attachment of a volume that is staged at a
-// place; nil: the driver does not attach, or nobody here knows attachments. It is looked up
+// place; nil: the driver does not attach, or the host knows no attachments. It is read
 // when the volume is to be staged (anew), and kept until it is unstaged: as long as a node
 // reports the volume in use, it stays attached.
 func (p *Plugin) publishContext(ctx context.Context, w *wish, place string, anew bool) (map[string]string, error) {

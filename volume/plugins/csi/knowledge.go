@@ -20,7 +20,7 @@ type knowledge struct {
 	sources map[knownKey]identity
 	// doubtful are publishings that may not be complete though something is mounted.
 	doubtful map[string]bool
-	// attached is what attaching has told of the volumes that are staged, by where.
+	// attached has the attachments' metadata of staged volumes, by the place of staging.
 	attached map[string]map[string]string
 }
 
@@ -110,7 +110,7 @@ func (k *knowledge) isDoubtful(path string) bool {
 	return k.doubtful[path]
 }
 
-// attachedAs returns what attaching has told of what is staged at a place.
+// attachedAs returns the attachment's metadata of the volume that is staged at a place.
 func (k *knowledge) attachedAs(place string) (metadata map[string]string, known bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -118,7 +118,7 @@ func (k *knowledge) attachedAs(place string) (metadata map[string]string, known 
 	return metadata, known
 }
 
-// attach keeps what attaching has told of what is staged at a place, or is to be.
+// attach keeps the attachment's metadata of a volume that is or will be staged at a place.
 func (k *knowledge) attach(place string, metadata map[string]string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

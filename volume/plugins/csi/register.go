@@ -58,7 +58,7 @@ func (p *Plugin) Discover(ctx context.Context) (refused map[string]error, err er
 	return p.drivers.Discover(ctx)
 }
 
-// DriverStatus is what is known of a driver without a call.
+// DriverStatus has the facts about a driver that need no call.
 type DriverStatus = drivers.Status
 
 // CallStatus is a call under way.

@@ -132,7 +132,7 @@ func (t *target) call(method string, secrets map[string]string) drivers.Call {
 	return drivers.Call{Driver: t.driver, Method: method, Volume: t.source.Handle, Secret: csivolume.ValuesOf(secrets)}
 }
 
-// capability is what the node asks for, too: the first access mode counts.
+// capability is the same as the node's: the first access mode counts.
 func (t *target) capability() (*csi.VolumeCapability, error) {
 	mode := v1.ReadWriteOnce
 	if modes := t.pv.Spec.AccessModes; len(modes) > 0 {

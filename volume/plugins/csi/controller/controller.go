@@ -1,6 +1,6 @@
-// Package controller is the plugin kubernetes.io/csi where there is no cluster: it has drivers
-// do what external-provisioner and its kin have them do in one, by their Controller service. A
-// node has the plugin of package csi beside it.
+// Package controller is the plugin kubernetes.io/csi for claims without a cluster. By the
+// Controller service of drivers it does the work of external-provisioner, external-attacher and
+// external-resizer. Package csi is the node's plugin beside it.
 //
 //   - StorageClasses name a driver as their provisioner, and it makes and deletes the volumes
 //     of claims.
@@ -9,12 +9,11 @@
 //   - The volume's name is that of the PersistentVolume, which the claims' controller has
 //     noted before (ProvisioningFinalizer of package persistentvolume). So the same volume is asked
 //     for again after a crash, and none is left of a claim that has gone meanwhile.
-//   - Nothing is deleted or detached of which the node has something left.
-//   - Volumes are attached, grown and modified for who calls that (volume.SpecAttacher and its
-//     kin); the controller of claims does not yet.
+//   - A volume with traces on the node is neither deleted nor detached.
+//   - A caller of volume.SpecAttacher, SpecExpander or ModifiableVolumePlugin can attach, grow
+//     and modify volumes. The claims' controller calls none of them.
 //
-// Errors are those of package csi: they match its causes, and say whether anything may have
-// been done.
+// Errors match the causes of package csi, and say whether anything may have been done.
 package controller
 
 import (

@@ -27,7 +27,7 @@ type deleter struct {
 // NewDeleter implements [volume.DeletableVolumePlugin] for PersistentVolumes that their
 // driver has made for a claim of this package: the annotation pv.kubernetes.io/provisioned-by
 // names it, and [Plugin.IsMadeHere] is true. Others are refused with a *[volume.InvalidSpecError]:
-// their data is another's.
+// their data has another owner.
 func (p *Plugin) NewDeleter(spec *volume.Spec) (volume.Deleter, error) {
 	d, err := p.newDeleter(spec)
 	if err != nil {
@@ -64,8 +64,8 @@ func (d *deleter) GetPath() string { return "" }
 
 // Delete has the driver delete the volume by DeleteVolume, if the host's
 // [volume.ReleaseVerifier] allows it and nothing of the volume is left on this node; else
-// the error matches [volume.ErrInUse]. That the driver does not know the volume is success.
-// Other errors are those of Provision.
+// the error matches [volume.ErrInUse]. A volume that the driver does not know counts as
+// deleted. Other errors are as with Provision.
 func (d *deleter) Delete(ctx context.Context) error {
 	return csivolume.Failed("Delete", d.pv.Name, d.delete(ctx))
 }
@@ -107,7 +107,7 @@ func (p *Plugin) deleteVolume(ctx context.Context, d *drivers.Driver, r *csi.Del
 			return nil
 		}
 		_, err := c.DeleteVolume(ctx, r)
-		if status.Code(err) == codes.NotFound { // of drivers that forget to succeed
+		if status.Code(err) == codes.NotFound { // some drivers answer so where the specification says OK
 			return nil
 		}
 		return err

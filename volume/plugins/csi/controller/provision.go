@@ -149,7 +149,7 @@ func codeOf(err error) (codes.Code, bool) {
 	return status.Code(err), true
 }
 
-// giveUp deletes a volume that the claim cannot have, unless it is somebody else's.
+// giveUp deletes a volume that the claim cannot have, unless the volume has another owner.
 func (m *provisioner) giveUp(ctx context.Context, d *drivers.Driver, made *csi.Volume, r *csi.CreateVolumeRequest) error {
 	pv := m.persistentVolume(made, r)
 	verify := func(ctx context.Context) error {

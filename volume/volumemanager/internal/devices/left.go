@@ -23,9 +23,9 @@ const anyPod = "left"
 // little later than the manager begins.
 const firstLeftPause = 500 * time.Millisecond
 
-// LeftConfig is what [Table.FindLeft] and [Left.Unstage] are made of.
+// LeftConfig configures [Table.FindLeft] and [Left.Unstage].
 type LeftConfig struct {
-	// Adopt: what an earlier owner has left is this one's. Without it nothing is unstaged.
+	// Adopt: the devices of an earlier owner are this one's. Without it nothing is unstaged.
 	Adopt   bool
 	RootDir string
 	Plugins []volume.VolumePlugin
@@ -36,7 +36,7 @@ type LeftConfig struct {
 	Logger *slog.Logger
 }
 
-// Left is what an earlier owner has left staged.
+// Left has the devices that an earlier owner has left staged.
 type Left struct {
 	LeftConfig
 	table *Table
@@ -84,8 +84,8 @@ func (t *Table) countLeft(p volume.VolumePlugin, d volume.StagedDevice) {
 	}
 }
 
-// Unstage undoes the staging, once the pods are complete. It tries again what fails, and
-// returns when ctx has ended, or nothing is left to be done.
+// Unstage undoes the staging, once the pods are complete. It retries failures, and returns
+// when ctx has ended or no device is left.
 //
 //   - A device that a volume here holds is that volume's.
 //   - A device whose mount shows elsewhere is in use.

@@ -40,7 +40,7 @@ type Data struct {
 }
 
 // IsKnown reports whether the data names a volume of a driver. Names from disk are
-// checked as those from specs are.
+// checked like names from specs.
 func (d *Data) IsKnown() bool {
 	return d != nil && CheckDriverName("driverName", d.DriverName) == nil && CheckHandle(d.VolumeHandle) == nil
 }
@@ -69,7 +69,7 @@ func Lifecycle(inline bool) string {
 	return string(storagev1.VolumeLifecyclePersistent)
 }
 
-// Spec is what a vol_data.json says of a volume.
+// Spec returns a spec with the fields that vol_data.json has: enough to unmount the volume.
 func (d *Data) Spec(volumeName string, mode v1.PersistentVolumeMode) *volume.Spec {
 	if d.Lifecycle == Lifecycle(true) {
 		return volume.NewSpecFromVolume(&v1.Volume{Name: volumeName, VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: d.DriverName}}})
@@ -84,8 +84,8 @@ func (d *Data) Spec(volumeName string, mode v1.PersistentVolumeMode) *volume.Spe
 // Disk is the drivers' part of the node's directories.
 type Disk struct{ Host volume.VolumeHost }
 
-// IsThere reports whether there is a file or directory at a place. What is mounted there
-// is not touched.
+// IsThere reports whether there is a file or directory at a place. It only reads the parent:
+// a mount there may hang.
 func (d Disk) IsThere(place string) (bool, error) {
 	entries, err := os.ReadDir(filepath.Dir(place))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -99,6 +99,7 @@ func (d Disk) IsThere(place string) (bool, error) {
 	return false, nil
 }
 
+// Dir is the plugin's directory.
 func (d Disk) Dir() string { return d.Host.GetPluginDir(PluginName) }
 
 // DeviceDir is the directory of a volume that is staged once for the node.
@@ -107,16 +108,21 @@ func (d Disk) DeviceDir(s *Source) string {
 	return filepath.Join(d.Dir(), s.Driver, hex.EncodeToString(sum[:]))
 }
 
+// GlobalMount is where a volume with a file system is staged.
 func (d Disk) GlobalMount(s *Source) string { return filepath.Join(d.DeviceDir(s), GlobalDir) }
 
-// The places of a block volume.
-
+// BlockDir is the directory of all block volumes, or a place below it.
 func (d Disk) BlockDir(sub ...string) string {
 	return filepath.Join(append([]string{d.Dir(), "volumeDevices"}, sub...)...)
 }
 
+// BlockStaging is where a block volume is staged.
 func (d Disk) BlockStaging(volumeName string) string { return d.BlockDir("staging", volumeName) }
-func (d Disk) BlockData(volumeName string) string    { return d.BlockDir(volumeName, "data") }
+
+// BlockData is the directory of a block volume's [DataFile].
+func (d Disk) BlockData(volumeName string) string { return d.BlockDir(volumeName, "data") }
+
+// BlockPublish is where a block volume is published to a pod.
 func (d Disk) BlockPublish(volumeName string, pod types.UID) string {
 	return d.BlockDir("publish", volumeName, string(pod))
 }

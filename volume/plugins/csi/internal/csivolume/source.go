@@ -1,5 +1,6 @@
-// Package csivolume has what is known of a CSI driver's volume without its driver: what a spec
-// says ([Source]), and the places on the node's disk, which are the kubelet's ([Disk], [Data]).
+// Package csivolume has the facts about a CSI driver's volume that need no call of the driver:
+// its source in a spec ([Source]), and its places on the node's disk, which are the kubelet's
+// ([Disk], [Data]).
 package csivolume
 
 import (
@@ -22,13 +23,13 @@ const PluginName = "kubernetes.io/csi"
 
 const (
 	maxDriverName = 63
-	// maxHandle bounds what goes into records and names of volumes.
+	// maxHandle bounds records and names of volumes, which contain the handle.
 	maxHandle = 4095
 	// InlinePrefix begins the handles of inline volumes.
 	InlinePrefix = "csi-"
 )
 
-// Source is what a persistent and an inline source have in common. Nobody changes one.
+// Source has the fields of a persistent or an inline source. It is never changed.
 type Source struct {
 	Driver, Handle, FSType string
 	Attributes             map[string]string
@@ -37,7 +38,7 @@ type Source struct {
 	Stage, Publish, NodeExpand, ControllerPublish, ControllerExpand *v1.SecretReference
 }
 
-// IsNothing reports whether the source is what is made of an empty directory: see [Data.Spec].
+// IsNothing reports whether the source comes from a directory without data: see [Data.Spec].
 func (s *Source) IsNothing() bool { return s.Inline && s.Driver == "" }
 
 // Kind is the kind of volumes of all drivers.
@@ -85,8 +86,8 @@ func InlineHandle(podUID types.UID, volumeName string) string {
 	return InlinePrefix + hex.EncodeToString(sum[:])
 }
 
-// Checked returns the source that a kind finds in a spec. It refuses names that could lead
-// elsewhere, and what no driver can be sent.
+// Checked returns the source that a kind finds in a spec. It refuses driver names
+// that could lead out of their directory, and handles that no driver can be sent.
 func Checked(kind *pluginbase.Kind[Source], spec *volume.Spec) (*Source, error) {
 	s, err := kind.Source(spec)
 	if err != nil {
@@ -119,7 +120,7 @@ func (s *Source) Describe() string {
 	return s.Driver + ":" + s.Handle
 }
 
-// CheckDriverName refuses what is no name of a CSI driver: the specification's rule.
+// CheckDriverName refuses a name that the CSI specification does not allow for a driver.
 func CheckDriverName(field, name string) error {
 	valid := regexp.MustCompile(`^[a-zA-Z0-9]([-a-zA-Z0-9.]*[a-zA-Z0-9])?$`)
 	if len(name) > maxDriverName || !valid.MatchString(name) || strings.Contains(name, "..") {
@@ -128,7 +129,7 @@ func CheckDriverName(field, name string) error {
 	return nil
 }
 
-// CheckHandle refuses what no driver can be sent as the id of a volume.
+// CheckHandle refuses a handle that cannot be sent to a driver, or kept in a record.
 func CheckHandle(handle string) error {
 	const field = "csi.volumeHandle"
 	switch {

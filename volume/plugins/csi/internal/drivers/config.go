@@ -16,7 +16,7 @@ import (
 
 // Config configures a [Set].
 type Config struct {
-	// Sockets are those of drivers that do not register themselves, by the drivers' names.
+	// Sockets has the sockets of drivers that do not register themselves, by the drivers' names.
 	Sockets map[string]string
 	// RegistryDir is where other drivers register themselves; empty: [Set.Discover] finds none.
 	RegistryDir string

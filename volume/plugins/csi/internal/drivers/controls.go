@@ -11,7 +11,7 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// Controls is what a driver's Controller service can do. It is asked once for a session.
+// Controls has the capabilities of a driver's Controller service. A session asks for them once.
 type Controls struct {
 	csi.ControllerClient
 	can     []csi.ControllerServiceCapability_RPC_Type

@@ -238,7 +238,7 @@ func (d *Driver) Hangs(long time.Duration) (since time.Time, hangs bool) {
 	return since, hangs
 }
 
-// Status is what is known of a driver without a call.
+// Status has the facts about a driver that need no call.
 type Status struct {
 	// Name and Socket are the registration. Since is its time.
 	Name, Socket string
