@@ -261,7 +261,7 @@ func (o changeOptions) change(ctx context.Context, s streams, only map[volume.Ob
 	return errors.Join(err, stop())
 }
 
-// secrets are those of the manifests, of which nothing else is taken.
+// secrets returns the Secrets of the manifests, and ignores the other objects.
 func (o changeOptions) secrets(ctx context.Context, s streams) ([]metav1.Object, error) {
 	if len(o.files) == 0 {
 		return nil, nil

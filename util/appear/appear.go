@@ -1,8 +1,7 @@
-// Package appear tells when missing paths appear, as soon as the kernel tells of it.
+// Package appear reports missing paths that appear, as soon as the kernel reports the change.
 //
-// It says no more than that: its user looks again, and looks now and then by itself, since a
-// path that cannot be watched is not told of. Such are one path too many, and one on a file
-// system of another machine that makes it.
+// It does not report a path that cannot be watched: one path too many, or a path on a file
+// system that another machine changes. So its user also looks from time to time.
 package appear
 
 import (
@@ -19,15 +18,15 @@ import (
 )
 
 const (
-	// most is how many paths are awaited at a time.
-	most = 64
+	// maxPaths bounds the paths that are awaited at a time.
+	maxPaths = 64
 	// patience is how long a path is awaited after the last Await of it. It is longer than
 	// the longest pause of a reconciler.
 	patience = 5 * time.Minute
-	// A path that comes and goes is told of after pauses that grow.
+	// A path that comes and goes is reported after pauses that grow.
 	firstPause = 100 * time.Millisecond
 	lastPause  = time.Minute
-	// maxSteps bounds how often a way is watched anew that is made just now.
+	// maxSteps bounds the new watches on a way whose directories are being made.
 	maxSteps = 100
 )
 
@@ -38,7 +37,7 @@ type Watch struct {
 	run *run // the last Run's; nil: it has ended, or there was none
 }
 
-// run is what one Run awaits.
+// run is the state of one Run.
 type run struct {
 	ctx   context.Context
 	found func(path string)
@@ -51,7 +50,7 @@ type run struct {
 	running sync.WaitGroup
 }
 
-// awaited is one path, under the name that it was given by.
+// awaited is one path. name is its spelling by the caller.
 type awaited struct {
 	name  string
 	path  string
@@ -60,10 +59,9 @@ type awaited struct {
 	again chan struct{} // holds a value after an Await
 }
 
-// Run tells found of paths that have appeared, until ctx ends. What is awaited while it does
-// not run is not told of, and to a later Run what an earlier one has not told of. Mounts holds
-// a value after each change of the mount table, under which a path may appear; nil: there are
-// no such changes.
+// Run calls found with each awaited path that has appeared, until ctx ends. It does not report
+// paths that were awaited before it began. mounts holds a value after each change of the mount
+// table, which may make a path appear; nil: the mount table does not change.
 func (w *Watch) Run(ctx context.Context, mounts <-chan struct{}, found func(path string)) {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &run{ctx: ctx, found: found, paths: make(map[string]*awaited)}
@@ -91,9 +89,9 @@ func (w *Watch) Run(ctx context.Context, mounts <-chan struct{}, found func(path
 	}
 }
 
-// Await has an absolute path told of, as it is spelled here, once it appears, also where it has
-// by now. It does not block. Links on the way are followed, but one that leads nowhere is not
-// watched.
+// Await has Run report an absolute path, as it is spelled here, once it exists; it may exist
+// already. Without a Run it does nothing. It does not block. Links on the way are followed, but
+// the target of a broken link is not watched.
 func (w *Watch) Await(name string) {
 	w.mu.Lock()
 	r := w.run
@@ -103,7 +101,7 @@ func (w *Watch) Await(name string) {
 	}
 }
 
-// end lets nothing new begin, and waits for what has begun.
+// end lets no new follow begin, and waits for those that run.
 func (r *run) end(cancel func()) {
 	r.mu.Lock()
 	r.ended = true
@@ -127,13 +125,13 @@ func (r *run) await(name string) {
 		poke(a.again)
 		return
 	}
-	if len(r.paths) >= most {
+	if len(r.paths) >= maxPaths {
 		return
 	}
 	if r.kernel == nil {
 		kernel, err := newKernel(r.poke, r.pokeAll)
 		if err != nil {
-			return // too many are in use; a later one may be had
+			return // too many instances are in use; a later Await may get one
 		}
 		r.kernel = kernel
 	}
@@ -143,7 +141,7 @@ func (r *run) await(name string) {
 	r.running.Go(func() { r.follow(kernel, a) })
 }
 
-// follow tells of one path each time that it appears, until it is not awaited any more.
+// follow reports one path each time that it appears, until it is not awaited any more.
 func (r *run) follow(kernel *kernel, a *awaited) {
 	defer r.forget(kernel, a)
 	pause := retry.Pause{First: firstPause, Last: lastPause}
@@ -153,7 +151,7 @@ func (r *run) follow(kernel *kernel, a *awaited) {
 				return
 			}
 			r.found(a.name)
-			if !r.wait(a, a.again) { // it is awaited again where it was not what was wanted
+			if !r.wait(a, a.again) { // the user awaits it again if it was not as needed
 				return
 			}
 		} else if !r.wait(a, a.poked) {
@@ -174,7 +172,7 @@ func (r *run) wait(a *awaited, event <-chan struct{}) bool {
 		case <-event:
 			timer.Stop()
 			return true
-		case <-timer.C: // or it was put off
+		case <-timer.C: // an Await may have moved the end
 		case <-r.ctx.Done():
 			timer.Stop()
 			return false

@@ -158,13 +158,13 @@ func TestOnlySoManyPaths(t *testing.T) {
 	dir := t.TempDir()
 	w := new(Watch)
 	begin(t, w, nil)
-	for i := range 10 * most {
+	for i := range 10 * maxPaths {
 		w.Await(filepath.Join(dir, strconv.Itoa(i)))
 	}
 	r := current(w)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.paths) != most {
+	if len(r.paths) != maxPaths {
 		t.Errorf("%d paths are awaited", len(r.paths))
 	}
 }

@@ -68,7 +68,8 @@ func (k *kernel) removals() uint64 {
 	return k.removed
 }
 
-// note returns false where a watch was removed meanwhile: it may be the one of way.
+// note records a watch for a path. It returns false if any watch was removed after before was
+// read: it may be this one.
 func (k *kernel) note(path string, w way, before uint64) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/podvol/podvol/util/eintr"
 )
 
-// Event is what the kernel tells about one watch.
+// Event is one report of the kernel about a watch.
 type Event struct {
 	// Watch is the descriptor that Add returned, -1 where the kernel lost events.
 	Watch int32
@@ -44,8 +44,8 @@ func New() (*Instance, error) {
 // Close ends Read. It does not wait for an Add that a file server does not answer.
 func (i *Instance) Close() error { return i.file.Close() }
 
-// Add watches a file or directory. Watching again what is watched returns the same
-// descriptor, and replaces the mask. The error is the kernel's, with the path, or
+// Add watches a file or directory. A second Add of the same file returns the same descriptor,
+// and replaces the mask. The error is the kernel's, with the path, or
 // [os.ErrClosed].
 func (i *Instance) Add(path string, mask uint32) (watch int32, err error) {
 	fd, err := i.dup()
@@ -67,8 +67,8 @@ func hint(err error) error {
 	return err
 }
 
-// dup returns a descriptor of the caller's. A call with the instance's own would have Close
-// wait for it.
+// dup returns a descriptor that the caller closes. Close would wait for a call with the
+// instance's own.
 func (i *Instance) dup() (int, error) {
 	conn, err := i.file.SyscallConn()
 	if err != nil {
@@ -81,7 +81,7 @@ func (i *Instance) dup() (int, error) {
 	return fd, err
 }
 
-// Remove ends a watch. It is no error where that has ended, as it does with its directory.
+// Remove ends a watch. A watch may have ended already, with its file or directory.
 func (i *Instance) Remove(watch int32) {
 	if conn, err := i.file.SyscallConn(); err == nil {
 		_ = conn.Control(func(fd uintptr) { _, _ = unix.InotifyRmWatch(int(fd), uint32(watch)) })

@@ -15,8 +15,8 @@ import (
 
 func (r *Runtime) podDir(pod types.UID) string { return filepath.Join(r.Dir, string(pod)) }
 
-// LogFile is where a run of a container writes what it prints, in the format of CRI: below
-// Dir, or where a kubelet has it.
+// LogFile returns the log of a run of a container, in the format of CRI: below Dir, or at the
+// kubelet's place if a kubelet has started the run.
 func (r *Runtime) LogFile(pod types.UID, container string, attempt int32) (dir, name string) {
 	if _, err := os.Lstat(r.logFile(pod, container, attempt)); err != nil {
 		if name := kubeletLog(pod, container, attempt); name != "" {

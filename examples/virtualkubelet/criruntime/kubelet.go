@@ -132,8 +132,8 @@ const (
 	kubeletLinks = "/var/log/containers"
 )
 
-// kubeletLog is where below kubeletLogs a run has written what it prints, if a kubelet has
-// started its pod; empty: it has not.
+// kubeletLog returns the log's path below kubeletLogs of a run that a kubelet has started;
+// empty: there is none.
 func kubeletLog(pod types.UID, container string, attempt int32) string {
 	dirs, _ := entriesWith(kubeletLogs, "_"+string(pod))
 	for _, dir := range dirs {

@@ -45,7 +45,7 @@ func (d *Drivers) Informers(pods cache.SharedIndexInformer) map[string]cache.Sha
 	return map[string]cache.SharedIndexInformer{"Pod": pods, "CSIDriver": d.known}
 }
 
-// Plugins are those that come beside podvol's own.
+// Plugins returns the plugins to use beside podvol's own.
 func (d *Drivers) Plugins() []volume.VolumePlugin {
 	if d == nil {
 		return nil

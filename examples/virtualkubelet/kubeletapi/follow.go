@@ -84,8 +84,8 @@ func (l *printed) awaitMore(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// growing tells all who follow logs of what is written to them. They share one instance of
-// inotify, of which a user may have few. It exists while anybody follows.
+// growing reports writes to all followers of logs. They share one instance of inotify, since a
+// user may have few. It exists while there is a follower.
 type growing struct {
 	mu      sync.Mutex
 	events  *inotify.Instance // nil: nobody follows
@@ -127,7 +127,7 @@ func (g *growing) leave(id int32, one chan struct{}) {
 	g.endUnused()
 }
 
-// endUnused ends what nobody uses. mu is held.
+// endUnused ends the watch and the instance once they have no followers. mu is held.
 func (g *growing) endUnused() {
 	if len(g.waiting) == 0 {
 		_ = g.events.Close()
@@ -152,7 +152,7 @@ func (g *growing) tell(of *inotify.Instance) {
 	}
 }
 
-// wake tells those who wait for an event, or all where any may be lost. mu is held.
+// wake wakes the followers that an event is for, or all if events were lost. mu is held.
 func (g *growing) wake(e inotify.Event) {
 	for id, all := range g.waiting {
 		for one := range all {

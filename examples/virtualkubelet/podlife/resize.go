@@ -9,8 +9,8 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 )
 
-// resizeAsked returns what to tell of a pod whose containers shall have other resources than
-// those with which this node starts them; empty: there is no such container. l.mu is held.
+// resizeAsked returns a message if the pod asks for containers with other resources than this
+// node starts them with; empty: no container differs. l.mu is held.
 func (l *life) resizeAsked() string {
 	var names []string
 	for _, list := range [][]v1.Container{l.pod.Spec.InitContainers, l.pod.Spec.Containers} {
@@ -28,9 +28,9 @@ func (l *life) resizeAsked() string {
 	return fmt.Sprintf("this node does not change the resources of containers (%s); create the pod anew", strings.Join(names, ", "))
 }
 
-// refuseResize takes note of a changed pod, and returns what is new to tell of it. A pod that
-// has not been asked to change keeps what its status says: an earlier agent may have been
-// asked. l.mu is held.
+// refuseResize takes note of a changed pod, and returns a message if there is a new one. While
+// this agent was not asked for a resize, the status keeps its condition: an earlier agent may
+// have set it. l.mu is held.
 func (l *life) refuseResize() (news string) {
 	asked := l.resizeAsked()
 	if asked == "" && l.resize == nil || l.resize != nil && asked == *l.resize {

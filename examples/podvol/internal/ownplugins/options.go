@@ -77,14 +77,14 @@ func (o *Options) Plugins(ctx context.Context, fake bool, log io.Writer) ([]volu
 	return plugins, o.discover(ctx, drivers, log)
 }
 
-// LastingPlugins are those of Plugins for a command that goes on, while drivers register
-// themselves. Errors are of the command line, and of drivers without a name.
+// LastingPlugins is as Plugins, for a command that runs while drivers register themselves.
+// Errors are of the command line, and of drivers without a name.
 func (o *Options) LastingPlugins(ctx context.Context, fake bool, log io.Writer) ([]volume.VolumePlugin, error) {
 	plugins, _, err := o.all(ctx, fake, log)
 	return plugins, err
 }
 
-// all returns all plugins, and the one for drivers; nil: there are no drivers.
+// all returns all plugins, and among them the CSI plugin; nil: there are no drivers.
 func (o *Options) all(ctx context.Context, fake bool, log io.Writer) ([]volume.VolumePlugin, *csi.Plugin, error) {
 	plugins, err := o.NFS()
 	if err != nil || !o.hasDrivers() {
@@ -101,7 +101,7 @@ func (o *Options) all(ctx context.Context, fake bool, log io.Writer) ([]volume.V
 	return append(plugins, p), p, nil
 }
 
-// discover has the drivers in the registry known, and says what registers none there.
+// discover finds the drivers in the registry, and logs the sockets there that are no driver's.
 func (o *Options) discover(ctx context.Context, p *csi.Plugin, log io.Writer) error {
 	unknown, err := p.Discover(ctx)
 	if err != nil {

@@ -103,9 +103,9 @@ func userland(ctx context.Context, o options) ([]imagearchive.File, error) {
 	return files, nil
 }
 
-// insteadOfBusybox are programs of which tests ask what busybox' cannot: entering a node's
-// mounts, and running the node's programs then; sockets in the file system; and writing past
-// the cache. The shell must be another, too: busybox' prefers its own programs to these.
+// insteadOfBusybox returns programs for tests that busybox cannot serve: they enter a node's
+// mounts and run its programs, need sockets in the file system, or write past the cache. The
+// shell is replaced, too: busybox' shell prefers its own programs to these.
 func insteadOfBusybox(ctx context.Context, o options) ([]imagearchive.File, error) {
 	names := []string{"/usr/bin/nsenter", "/bin/bash", "/bin/dd"}
 	listed, err := output(ctx, "ldd", names...)

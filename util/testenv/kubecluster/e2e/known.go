@@ -54,7 +54,8 @@ func parseKnown(list string) ([]known, error) {
 	return all, nil
 }
 
-// reasonFor returns why a test is known to fail on such nodes, or an empty string.
+// reasonFor returns why a test is known to fail on one of these kinds of nodes, or an empty
+// string.
 func reasonFor(list []known, kinds []string, name string) string {
 	for _, k := range list {
 		if (k.node == "" || slices.Contains(kinds, k.node)) && k.pattern.MatchString(name) {

@@ -91,8 +91,8 @@ func (n node) prepare(o options, plane *kubecluster.ControlPlane) error {
 	return os.WriteFile(n.dir()+"/sbin/crictl", fmt.Appendf(nil, crictl, filepath.Join(o.Assets, "ctr")), 0o755)
 }
 
-// crictl does what tests ask of a program of this name in a node's mounts: which container has
-// a label and a name, and that it be stopped.
+// crictl has the two commands of the real crictl that tests run in a node's mounts: find a
+// container by a label and a name, and stop it.
 const crictl = `#!/bin/sh
 ctr="%s --namespace k8s.io"
 case $1 in

@@ -35,7 +35,7 @@ const (
 	pending = "pending"
 )
 
-// What is said of failures, by the list of failing tests.
+// The states of a test by the list of failing tests.
 const (
 	failed     = "failed"
 	expected   = "known"
@@ -46,7 +46,7 @@ func (r result) name() string {
 	return strings.Join(append(r.ContainerHierarchyTexts[:len(r.ContainerHierarchyTexts):len(r.ContainerHierarchyTexts)], r.LeafNodeText), " ")
 }
 
-// isTest tells tests from what runs around all of them.
+// isTest reports whether this is a test, and not the set-up or teardown of all tests.
 func (r result) isTest() bool { return r.LeafNodeType == "It" }
 
 // reason is why a test has not passed, in one line.
@@ -62,8 +62,8 @@ func (r result) reason() string {
 	return said
 }
 
-// verdict says what counts of a test that fails for a known reason, if there is one, and
-// what is to be said of it.
+// verdict returns a test's state and the text to print after its name. known is the listed
+// reason of its failure; empty: the test is not listed.
 func (r result) verdict(known string) (state, said string) {
 	switch r.State {
 	case skipped, pending:
@@ -80,7 +80,7 @@ func (r result) verdict(known string) (state, said string) {
 	return expected, ": " + known
 }
 
-// report is what Ginkgo says of a run.
+// report is Ginkgo's report of a run.
 type report struct {
 	SpecReports                []result
 	SpecialSuiteFailureReasons []string // of a run that was not done
@@ -99,7 +99,7 @@ func readReports(path string) ([]report, error) {
 	return reports, nil
 }
 
-// results are the tests that were selected, by name, and what has failed around them.
+// results returns the selected tests, sorted by name, and the failures of their common set-up.
 func results(reports []report) []result {
 	var selected []result
 	for _, report := range reports {
@@ -114,8 +114,8 @@ func results(reports []report) []result {
 	return selected
 }
 
-// showResults prints a line for each test, and returns an error if one has failed that is
-// not known to, or has passed in spite of that, or if none has run, or not all.
+// showResults prints a line for each test. It returns an error if a test failed that is not
+// listed, if a listed test passed, or if not all tests or none ran.
 func showResults(w io.Writer, path string, list []known, kinds []string) error {
 	reports, err := readReports(path)
 	if err != nil {

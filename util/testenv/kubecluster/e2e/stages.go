@@ -27,8 +27,8 @@ func stage(ctx context.Context, name string, o options, namespaces uintptr) (*ex
 	return cmd, nil
 }
 
-// tmpDir is the directory of a stage's temporary files: a node has its own, and what others
-// leave goes with the run's directory.
+// tmpDir is the directory of a stage's temporary files: a node has its own, and the
+// others' are removed with the run's directory.
 func tmpDir(stage string) string {
 	if strings.HasPrefix(stage, "node-") {
 		return "/tmp"

@@ -88,7 +88,7 @@ func runTests(ctx context.Context, o options) error {
 	return err
 }
 
-// judge prints what has become of the tests, and returns an error unless all is as it should be.
+// judge prints the tests' results, and returns an error unless all are as the list says.
 func (o options) judge(w io.Writer, report string) error {
 	list, err := parseKnown(o.Failing)
 	if err != nil {
