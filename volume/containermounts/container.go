@@ -62,6 +62,11 @@ type Mount struct {
 	Propagation      mount.Propagation
 	// SELinuxRelabel: the runtime gives the files the container's label.
 	SELinuxRelabel bool
+	// SELinuxPrivate: with docker that is a label of this container alone (Z), instead of one
+	// that all containers share (z). It is false, since containers of a pod may share a
+	// volume; whoever knows that they do not may set it. Other runtimes take the
+	// container's own label anyway.
+	SELinuxPrivate bool
 	// File: Source is no directory, and the mount point must be none either.
 	File bool
 	// Locked are the flags of the mount that Source lies in, such as nosuid,

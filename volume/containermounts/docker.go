@@ -59,8 +59,8 @@ func commaSeparated(fields []string) string {
 // colon, a recursively read-only mount, an idmapped one and one with
 // BindMountOptions are *[InexpressibleError] values. With Docker 25 and later, mounts inside a
 // read-only one are read-only too, where the kernel can. Files are relabelled
-// with what all containers share (z) where that is wanted; docker ignores it
-// without SELinux.
+// with what all containers share (z), or with the container's own (Z), where that
+// is wanted; docker ignores it without SELinux.
 func DockerVolumeArgs(mounts []Mount) ([]string, error) {
 	const form = "docker run -v"
 	args := make([]string, 0, 2*len(mounts))
@@ -88,7 +88,10 @@ func dockerMode(m Mount) string {
 	if m.ReadOnly {
 		options = append([]string{"ro"}, options...)
 	}
-	if m.SELinuxRelabel {
+	switch {
+	case m.SELinuxRelabel && m.SELinuxPrivate:
+		options = append(options, "Z")
+	case m.SELinuxRelabel:
 		options = append(options, "z")
 	}
 	return strings.Join(options, ",")

@@ -186,3 +186,21 @@ func TestDockerInspectRefuses(t *testing.T) {
 		}
 	}
 }
+
+// A label of the container's own is given only where files may be relabelled at all.
+func TestPrivateLabel(t *testing.T) {
+	for _, test := range []struct {
+		relabel, private bool
+		want             string
+	}{{false, false, "rprivate"}, {false, true, "rprivate"}, {true, false, "rprivate,z"}, {true, true, "rprivate,Z"}} {
+		m := containermounts.Mount{Source: "/a", Destination: "/b", Propagation: mount.PropagationPrivate, SELinuxRelabel: test.relabel, SELinuxPrivate: test.private}
+		args, err := containermounts.DockerVolumeArgs([]containermounts.Mount{m})
+		if want := []string{"-v", "/a:/b:" + test.want}; err != nil || !slices.Equal(args, want) {
+			t.Errorf("%q, %v, want %q", args, err, want)
+		}
+		shown, err := containermounts.DockerInspectMounts([]containermounts.Mount{m})
+		if err != nil || shown[0].Mode != test.want {
+			t.Errorf("docker inspect: %+v, %v, want mode %s", shown, err, test.want)
+		}
+	}
+}
