@@ -59,15 +59,21 @@ func newBenchOn(t *testing.T, host *fakehost.Host, dc csitest.Config, c csi.Conf
 	return b
 }
 
+// socketDir returns a directory for sockets: testing's own paths are too long for them.
+func socketDir(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "csi")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
 // start starts the driver on a new socket.
 func (b *bench) start() {
 	b.t.Helper()
-	dir, err := os.MkdirTemp("", "csi") // a socket's path must be short
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	b.t.Cleanup(func() { os.RemoveAll(dir) })
-	b.socket = filepath.Join(dir, "csi.sock")
+	b.socket = filepath.Join(socketDir(b.t), "csi.sock")
 	b.again()
 }
 

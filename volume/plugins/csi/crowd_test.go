@@ -42,9 +42,7 @@ func newCrowd(t *testing.T, n int, drivers ...string) *crowd {
 	t.Helper()
 	c := &crowd{t: t, mounter: fakemount.New(), drivers: map[string]*csitest.Driver{}, sockets: map[string]string{}}
 	t.Cleanup(func() { c.mounter.Close() })
-	dir, err := os.MkdirTemp("", "csi") // a socket's path must be short
-	c.must(err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := socketDir(t)
 	var all []metav1.Object
 	for _, name := range drivers {
 		d := csitest.New(csitest.Config{Name: name, Dir: t.TempDir(), Mounter: c.mounter, CreateOnUse: true, Capabilities: csitest.AllCapabilities()})
@@ -60,6 +58,7 @@ func newCrowd(t *testing.T, n int, drivers ...string) *crowd {
 			all = append(all, c.claim(fmt.Sprintf("%s-%d", name, i), name)...)
 		}
 	}
+	var err error
 	c.plugin, err = csi.New(csi.Config{Drivers: c.sockets, CallTimeout: time.Hour})
 	c.must(err)
 	store := objects.NewStore()

@@ -23,18 +23,13 @@ func served(b *testing.B) (socket string, mounter *fakemount.Mounter) {
 	b.Helper()
 	mounter = fakemount.New()
 	driver := csitest.New(csitest.Config{Dir: b.TempDir(), Mounter: mounter, CreateOnUse: true, Capabilities: csitest.AllCapabilities()})
-	dir, err := os.MkdirTemp("", "csi") // a socket's path must be short
-	if err != nil {
-		b.Fatal(err)
-	}
-	socket = filepath.Join(dir, "s")
+	socket = filepath.Join(socketDir(b), "s")
 	if err := driver.Start(socket); err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {
 		driver.Close()
 		mounter.Close()
-		os.RemoveAll(dir)
 	})
 	return socket, mounter
 }

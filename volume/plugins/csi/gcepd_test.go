@@ -73,11 +73,7 @@ func TestGCEPersistentDisks(t *testing.T) {
 
 func newDisks(t *testing.T, programs string) *disks {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "csi") // a socket's path must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := socketDir(t)
 	d := &disks{t: t, programs: programs, dir: filepath.Join(dir, "disks"), socket: filepath.Join(dir, "s"), host: fakehost.NewOnKernel(t, host.New(host.Config{})), attachments: map[string]any{}}
 	d.host.Attachments, d.host.Releases = lookUp{nil, d.attachments}, released{}
 	t.Cleanup(func() { // once the driver has ended

@@ -61,11 +61,7 @@ type registry struct {
 
 func newRegistry(t *testing.T, fixed map[string]string) *registry {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "reg") // a socket's path must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := socketDir(t)
 	if fixed == nil {
 		fixed = map[string]string{}
 	}

@@ -32,10 +32,7 @@ type bench struct {
 
 func newBench(t *testing.T, dc csitest.Config) *bench {
 	t.Helper()
-	b := &bench{t: t, host: fakehost.New(t)}
-	dir, err := os.MkdirTemp("", "csi") // a socket's path must be short
-	b.must(err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	b := &bench{t: t, host: fakehost.New(t), socket: filepath.Join(socketDir(t), "csi.sock")}
 	dc.Dir, dc.Mounter, dc.CreateOnUse = t.TempDir(), b.host.GetMounter(), true
 	b.driver = csitest.New(dc)
 	t.Cleanup(func() {
@@ -46,13 +43,24 @@ func newBench(t *testing.T, dc csitest.Config) *bench {
 			t.Errorf("rules of the specification were broken: %q", broken)
 		}
 	})
-	b.socket = filepath.Join(dir, "csi.sock")
 	b.must(b.driver.Start(b.socket))
+	var err error
 	b.plugin, err = controller.New(controller.Config{Drivers: map[string]string{driverName: b.socket}})
 	b.must(err)
 	t.Cleanup(func() { b.plugin.Close() })
 	b.must(b.plugin.Init(b.host))
 	return b
+}
+
+// socketDir returns a directory for sockets: testing's own paths are too long for them.
+func socketDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "csi")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }
 
 func (b *bench) must(err error) {

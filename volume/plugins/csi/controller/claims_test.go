@@ -41,11 +41,7 @@ type machine struct {
 
 func newMachine(t *testing.T, c csitest.Config) *machine {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "csi") // a socket's path must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := socketDir(t)
 	c.Dir, c.Mounter = t.TempDir(), fakemount.New()
 	if c.Capabilities == (csitest.Capabilities{}) {
 		c.Capabilities = csitest.AllCapabilities()
