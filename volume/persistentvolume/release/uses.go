@@ -107,8 +107,7 @@ func (f *useFinder) hasOther(claim *v1.PersistentVolumeClaim) bool {
 }
 
 // sharers are other PersistentVolumes that show this data, and inline volumes of pods that
-// have not ended. In which phase a PersistentVolume is makes no difference: it was never said
-// that its data may go.
+// have not ended. A PersistentVolume in any phase counts: nothing says that its data may go.
 func (f *useFinder) sharers() ([]*user, error) {
 	near, err := f.all.near(f.plugin, f.spec)
 	if err != nil {

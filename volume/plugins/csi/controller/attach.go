@@ -92,7 +92,7 @@ func (p *Plugin) nodeID(ctx context.Context, d *drivers.Driver, node types.NodeN
 	return info.GetNodeId(), volume.NothingDone(err)
 }
 
-// nodeInfo asks who and where this node is for the driver.
+// nodeInfo asks the driver for its id of this node, and the node's topology.
 func (p *Plugin) nodeInfo(ctx context.Context, d *drivers.Driver) (info *csi.NodeGetInfoResponse, err error) {
 	err = p.drivers.Do(ctx, drivers.Call{Driver: d, Method: "NodeGetInfo"}, func(ctx context.Context, s *drivers.Session) error {
 		info, err = s.Node.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
@@ -101,7 +101,7 @@ func (p *Plugin) nodeInfo(ctx context.Context, d *drivers.Driver) (info *csi.Nod
 	return info, err
 }
 
-// target is a persistent volume of a driver, and what a call for it needs.
+// target has a persistent volume of a driver, and the parameters of calls for it.
 type target struct {
 	pv       *v1.PersistentVolume
 	source   *csivolume.Source
