@@ -147,8 +147,8 @@ type AttachableVolumePlugin interface {
 	DeviceMountableVolumePlugin
 	NewAttacher() (Attacher, error)
 	NewDetacher() (Detacher, error)
-	// CanAttach reports whether this spec needs attaching. With an error it counts as if
-	// it did, until it is asked again.
+	// CanAttach reports whether this spec needs attaching. After an error
+	// the caller takes it for one that does, until it asks again.
 	CanAttach(ctx context.Context, spec *Spec) (bool, error)
 }
 

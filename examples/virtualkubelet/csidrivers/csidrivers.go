@@ -37,7 +37,7 @@ func New(node string, api kubernetes.Interface, log *slog.Logger) (*Drivers, err
 		known: informers.NewSharedInformerFactory(api, 0).Storage().V1().CSIDrivers().Informer()}, nil
 }
 
-// Informers are the given informer of pods, and that of the CSIDriver objects.
+// Informers returns the given informer of pods, and the one of the CSIDriver objects.
 func (d *Drivers) Informers(pods cache.SharedIndexInformer) map[string]cache.SharedIndexInformer {
 	if d == nil {
 		return map[string]cache.SharedIndexInformer{"Pod": pods}
@@ -53,7 +53,7 @@ func (d *Drivers) Plugins() []volume.VolumePlugin {
 	return []volume.VolumePlugin{d.plugin}
 }
 
-// Attachments says what is attached: a volume waits for that.
+// Attachments returns the reader of VolumeAttachments: volumes wait until they are attached.
 func (d *Drivers) Attachments() volume.AttachmentGetter {
 	if d == nil {
 		return nil
@@ -61,7 +61,7 @@ func (d *Drivers) Attachments() volume.AttachmentGetter {
 	return d.attachments
 }
 
-// Node tells the cluster of the drivers.
+// Node returns the publisher that tells the cluster of the node's drivers.
 func (d *Drivers) Node() volume.CSINodePublisher {
 	if d == nil {
 		return nil

@@ -6,9 +6,10 @@
 //     of claims.
 //   - Parameters, secrets with their templates, topology and the PersistentVolume are as
 //     external-provisioner has them.
-//   - The volume's name is that of the PersistentVolume, which the claims' controller has
-//     noted before (ProvisioningFinalizer of package persistentvolume). So the same volume is asked
-//     for again after a crash, and none is left of a claim that has gone meanwhile.
+//   - The volume's name comes from the names of the PersistentVolume and the node. The claims'
+//     controller has noted the former before (ProvisioningFinalizer of package
+//     persistentvolume). So a new process asks for the same volume after a crash, and no volume
+//     is left of a claim that has gone meanwhile.
 //   - A volume with traces on the node is neither deleted nor detached.
 //   - A caller of volume.SpecAttacher, SpecExpander or ModifiableVolumePlugin can attach, grow
 //     and modify volumes. The claims' controller calls none of them.

@@ -93,8 +93,8 @@ func (p *Plugin) newProvisioner(options volume.VolumeOptions) (*provisioner, err
 //     if the class allows that.
 //   - A volume that is smaller than the claim asks for is deleted again and refused, if the
 //     host's [volume.UnusedVerifier] says that no PersistentVolume has it, and nothing of it is
-//     left on this node: a driver may name one that somebody else has. Else it stays, and the
-//     error leaves doubt.
+//     left on this node: a driver may name a volume that has another owner. Else it stays,
+//     and the error leaves doubt.
 //   - ResourceExhausted of a claim whose node was selected counts as a refusal: another
 //     node may do, as external-provisioner has it.
 //

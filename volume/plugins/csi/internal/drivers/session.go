@@ -19,8 +19,8 @@ import (
 	"github.com/podvol/podvol/volume/plugins/csi/internal/csivolume"
 )
 
-// Session is one connection of a driver, and what the driver can do as long as it lives:
-// a driver that was restarted may be of another version.
+// Session is one connection of a driver, with the driver's capabilities while it lives: a driver
+// that was restarted may be of another version.
 type Session struct {
 	Conn *grpc.ClientConn
 	// Node is the Node service.
