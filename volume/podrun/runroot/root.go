@@ -156,6 +156,7 @@ func (r *Root) Remove(ctx context.Context) error {
 // Unlock releases the lock and leaves the directory as it is, as a dead run does.
 func (r *Root) Unlock() {
 	if r.lock != nil {
+		unlockDir(r.lock)
 		r.lock.Close()
 	}
 }
@@ -246,6 +247,8 @@ func lockDir(dir *os.File, how int) error {
 	return nil
 }
 
+// unlockDir unlocks a directory that is to be closed, too: a child that has not yet started
+// its program has it open as well.
 func unlockDir(dir *os.File) {
 	_ = eintr.Do(func() error { return unix.Flock(int(dir.Fd()), unix.LOCK_UN) })
 }

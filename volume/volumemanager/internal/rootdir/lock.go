@@ -85,7 +85,12 @@ func tryLockRoot(rootDir string) (unlock func(), err error) {
 		file.Close()
 		return nil, &Error{rootDir, err}
 	}
-	return func() { file.Close() }, nil
+	return func() {
+		// A child that has not yet started its program has the file, too, and would keep the
+		// lock for that moment.
+		_ = eintr.Do(func() error { return unix.Flock(int(file.Fd()), unix.LOCK_UN) })
+		file.Close()
+	}, nil
 }
 
 // openLock makes the directories, where they are missing, and opens the lock. It
