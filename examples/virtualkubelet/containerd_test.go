@@ -88,6 +88,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
 address = %[4]q
 [plugins."io.containerd.internal.v1.opt"]
 path = "%[1]s/opt"
+[plugins."io.containerd.nri.v1.nri"]
+disable = true # its socket is the machine's, and another test's containerd has it
 [plugins."io.containerd.grpc.v1.cri"]
 sandbox_image = %[2]q
 restrict_oom_score_adj = true
