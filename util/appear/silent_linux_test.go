@@ -15,18 +15,27 @@ import (
 	"github.com/podvol/podvol/util/testenv/silentfuse"
 )
 
+// silentServer mounts a file server that does not answer, until the test ends.
+func silentServer(t *testing.T) (server *silentfuse.Server, dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	server, err := silentfuse.Mount("of-the-test", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		server.Close()
+		_ = unix.Unmount(dir, unix.MNT_DETACH)
+	})
+	server.FallSilent()
+	return server, dir
+}
+
 // A file server that does not answer does not keep the kernel open, and so no Run from its end.
 func TestRunEndsBesideASilentServer(t *testing.T) {
 	silentfuse.Need(t)
 	nstest.Run(t, func(t *testing.T) {
-		dir := t.TempDir()
-		server, err := silentfuse.Mount("of-the-test", dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer unix.Unmount(dir, unix.MNT_DETACH)
-		defer server.Close()
-		server.FallSilent()
+		server, dir := silentServer(t)
 		k, err := newKernel(func(string) {}, func() {})
 		if err != nil {
 			t.Fatal(err)
@@ -62,14 +71,7 @@ func TestRunEndsBesideASilentServer(t *testing.T) {
 func TestWatchesEndBesideASilentServer(t *testing.T) {
 	silentfuse.Need(t)
 	nstest.Run(t, func(t *testing.T) {
-		dir := t.TempDir()
-		server, err := silentfuse.Mount("of-the-test", dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer unix.Unmount(dir, unix.MNT_DETACH)
-		defer server.Close()
-		server.FallSilent()
+		server, dir := silentServer(t)
 		changed := make(chan string, 1)
 		k, err := newKernel(func(path string) { changed <- path }, func() {})
 		if err != nil {
