@@ -20,6 +20,7 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager/internal/blockmap"
 	"github.com/podvol/podvol/volume/volumemanager/internal/dependencies"
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
+	"github.com/podvol/podvol/volume/volumemanager/internal/earliness"
 	"github.com/podvol/podvol/volume/volumemanager/internal/podevents"
 	"github.com/podvol/podvol/volume/volumemanager/internal/progress"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
@@ -77,21 +78,21 @@ type setUp struct {
 }
 
 // setUp sets a volume up as its pod was declared when that was decided on. An attempt that
-// came too early for the API server is repeated, and nothing is said of it: see [earliness].
+// came too early for the API server is repeated, and nothing is said of it: see [earliness.Earliness].
 func (o *operationExecutor) setUp(ctx context.Context, s *podVolume, w attempt) error {
-	early := newEarliness(w.first)
+	early := earliness.New(w.first)
 	for {
 		u, err := o.setUpOnce(ctx, s, w)
 		if err == nil {
 			o.refreshLater(s, u.mounter)
 			return nil
 		}
-		again := ctx.Err() == nil && early.mayRetry(err)
+		again := ctx.Err() == nil && early.MayRetry(err)
 		if ctx.Err() == nil && !again { // else it was given up: the pod was deleted, or the manager ends
 			o.tellFailure(ctx, u, err)
 		}
 		o.undoSetUp(ctx, u)
-		if !again || !early.pause.Wait(ctx) {
+		if !again || !early.Pause.Wait(ctx) {
 			return err
 		}
 	}

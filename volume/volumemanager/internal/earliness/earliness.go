@@ -1,4 +1,5 @@
-package volumemanager
+// Package earliness knows which first set-ups of volumes came too early for the API server.
+package earliness
 
 import (
 	"errors"
@@ -19,25 +20,27 @@ const (
 	lastEarlyPause  = time.Second
 )
 
-// earliness decides whether the first set-up of a volume was too early. An API server lets a
+// Earliness decides whether the first set-up of a volume was too early. An API server lets a
 // node read what a pod names once its authorizer has seen the pod, and that is a moment after
 // the node has. A node that is faster is refused, though nothing is wrong.
-type earliness struct {
+type Earliness struct {
 	until time.Time // zero: it is no first set-up
-	pause retry.Pause
+	// Pause is waited between the attempts.
+	Pause retry.Pause
 }
 
-func newEarliness(first bool) *earliness {
-	e := &earliness{pause: retry.Pause{First: firstEarlyPause, Last: lastEarlyPause}}
+// New returns the decision about a set-up that begins now. Only a first one can be too early.
+func New(first bool) *Earliness {
+	e := &Earliness{Pause: retry.Pause{First: firstEarlyPause, Last: lastEarlyPause}}
 	if first {
 		e.until = time.Now().Add(earlyFor)
 	}
 	return e
 }
 
-// mayRetry reports whether err may be gone in a moment. What an attempt may have left behind
+// MayRetry reports whether err may be gone in a moment. What an attempt may have left behind
 // is torn down as after any failure.
-func (e *earliness) mayRetry(err error) bool {
+func (e *Earliness) MayRetry(err error) bool {
 	return time.Now().Before(e.until) && isEarly(err) && !volume.IsUncertain(err)
 }
 
