@@ -39,6 +39,7 @@ func mayImport() map[string][]string {
 		"volume/lazyunmount":               {"mount", "mount/table"},
 		"volume/mountrecord":               {"util", "volume", "volume/lazyunmount"},
 		"volume/internal":                  {"util", "mount", "mount/table", "volume", "volume/atomicdir", "volume/fileset", "volume/lazyunmount"},
+		"volume/internal/latest":           {"util", "volume", "volume/objects"},
 		"volume/internal/podspec":          {"volume", "volume/objects"},
 		"volume/internal/following":        {"util"},
 		"volume/internal/work":             {"util", "volume"}, // the reconcilers' queue
@@ -50,7 +51,7 @@ func mayImport() map[string][]string {
 		"volume/atomicdir":                 {"util", "volume/fileset"},
 		"volume/podfiles":                  {"util", "volume", "volume/fileset", "volume/internal/work", "volume/internal", "volume/internal/podspec", "volume/objects"},
 		"volume/containerenv":              {"util", "volume", "volume/internal", "volume/objects"},
-		"volume/persistentvolume":          {"util", "volume", "volume/internal/work", "volume/internal", "volume/objects", "volume/persistentvolume/index", "volume/persistentvolume/internal/operation", "volume/persistentvolume/internal/reservation", "volume/persistentvolume/release"},
+		"volume/persistentvolume":          {"util", "volume", "volume/internal/latest", "volume/internal/work", "volume/internal", "volume/objects", "volume/persistentvolume/index", "volume/persistentvolume/internal/operation", "volume/persistentvolume/internal/reservation", "volume/persistentvolume/release"},
 		"volume/persistentvolume/index":    {"util", "volume", "volume/internal"},
 		"volume/persistentvolume/release":  {"volume", "volume/internal", "volume/objects", "volume/persistentvolume/index"},
 		"volume/persistentvolume/embedded": {"util", "mount", "mount/host", "mount/table", "volume", "volume/internal", "volume/objects", "volume/objects/persisted", "volume/persistentvolume", "volume/persistentvolume/index", "volume/persistentvolume/release"},

@@ -26,7 +26,7 @@ func (b *binder) syncClaim(ctx context.Context, name types.NamespacedName) (err 
 	for _, pv := range b.table.Candidates(name) {
 		defer b.table.Release(pv, name)
 	}
-	claim, exists, err := b.cluster.claims.get(ctx, name)
+	claim, exists, err := b.cluster.claims.Get(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (b *binder) classToGive(claim *v1.PersistentVolumeClaim) string {
 	if !pvapi.WantsDefaultClass(claim) || claim.Spec.VolumeName != "" {
 		return ""
 	}
-	return DefaultClass(b.cluster.classes.all())
+	return DefaultClass(b.cluster.classes.All())
 }
 
 // giveClass writes the default class into a claim, as Kubernetes does, also if
@@ -212,9 +212,9 @@ func (b *binder) syncBoundClaim(ctx context.Context, claim *v1.PersistentVolumeC
 	if claim.Spec.VolumeName == "" {
 		return b.lose(ctx, claim, reasonClaimLost, "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
 	}
-	pv, exists, err := b.cluster.volumes.get(ctx, types.NamespacedName{Name: claim.Spec.VolumeName})
+	pv, exists, err := b.cluster.volumes.Get(ctx, types.NamespacedName{Name: claim.Spec.VolumeName})
 	if err == nil && !exists {
-		pv, exists, err = b.cluster.volumes.getLive(ctx, types.NamespacedName{Name: claim.Spec.VolumeName})
+		pv, exists, err = b.cluster.volumes.GetLive(ctx, types.NamespacedName{Name: claim.Spec.VolumeName})
 	}
 	switch {
 	case err != nil:
@@ -252,16 +252,16 @@ func (b *binder) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *
 		return err
 	}
 	if !isBoundVolume(pv, claim) {
-		if pv, err = b.writer.writeVolume(ctx, pv, boundVolume(pv, claim), b.cluster.volumes.wrote); err != nil {
+		if pv, err = b.writer.writeVolume(ctx, pv, boundVolume(pv, claim), b.cluster.volumes.Wrote); err != nil {
 			return fmt.Errorf("bind volume %q: %w", pv.Name, err)
 		}
 	}
 	committed(pv)
 	if !isBoundClaim(claim, pv.Name) {
 		next := boundClaim(claim, pv.Name)
-		note := b.cluster.claims.wrote
+		note := b.cluster.claims.Wrote
 		if isProvisioning(next) { // another volume, which is to be done away with
-			note = b.cluster.claims.put
+			note = b.cluster.claims.Put
 		}
 		if claim, err = b.writer.writeClaim(ctx, claim, next, note); err != nil {
 			return fmt.Errorf("bind to volume %q: %w", pv.Name, err)
@@ -271,7 +271,7 @@ func (b *binder) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *
 		next := pv.DeepCopy()
 		delete(next.Annotations, pvapi.AwaitsClaimAnnotation)
 		delete(next.Annotations, pvapi.LostClaimAnnotation)
-		if pv, err = b.writer.writeVolume(ctx, pv, next, b.cluster.volumes.wrote); err != nil {
+		if pv, err = b.writer.writeVolume(ctx, pv, next, b.cluster.volumes.Wrote); err != nil {
 			return fmt.Errorf("note that volume %q has its claim: %w", pv.Name, err)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 
 // syncPod makes the claims of a pod's ephemeral volumes.
 func (b *binder) syncPod(ctx context.Context, name types.NamespacedName) error {
-	pod, exists, err := b.cluster.pods.get(ctx, name)
+	pod, exists, err := b.cluster.pods.Get(ctx, name)
 	if err != nil || !exists || pod.DeletionTimestamp != nil {
 		return err
 	}
@@ -35,7 +35,7 @@ func (b *binder) syncPod(ctx context.Context, name types.NamespacedName) error {
 // shown to this pod.
 func (b *binder) makeClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume) error {
 	name, _ := claimbinding.ClaimOf(pod, v)
-	stored, exists, err := b.cluster.claims.get(ctx, name)
+	stored, exists, err := b.cluster.claims.Get(ctx, name)
 	switch {
 	case err != nil:
 		return err
@@ -55,7 +55,7 @@ func (b *binder) makeClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume) error
 	claim.Finalizers = []string{claimProtection}
 	made, err := update(ctx, b.cluster.objects.Create, claim)
 	if errors.Is(err, objects.ErrExists) { // the cache has not heard of it yet
-		_, _, err = b.cluster.claims.getLive(ctx, name)
+		_, _, err = b.cluster.claims.GetLive(ctx, name)
 		return err
 	}
 	if err != nil {
@@ -65,7 +65,7 @@ func (b *binder) makeClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume) error
 		return fmt.Errorf("make the claim of ephemeral volume %q: %w", v.Name, err)
 	}
 	b.events.settled(volumeOf(pod, v.Name))
-	b.cluster.claims.put(made)
+	b.cluster.claims.Put(made)
 	return nil
 }
 
@@ -77,9 +77,9 @@ func (b *binder) deleteOrphan(ctx context.Context, claim *v1.PersistentVolumeCla
 		return false, nil
 	}
 	name := types.NamespacedName{Namespace: claim.Namespace, Name: owner.Name}
-	pod, exists, err := b.cluster.pods.get(ctx, name)
+	pod, exists, err := b.cluster.pods.Get(ctx, name)
 	if err == nil && (!exists || pod.UID != owner.UID) {
-		pod, exists, err = b.cluster.pods.getLive(ctx, name)
+		pod, exists, err = b.cluster.pods.GetLive(ctx, name)
 	}
 	if err != nil || exists && pod.UID == owner.UID {
 		return false, err
@@ -87,6 +87,6 @@ func (b *binder) deleteOrphan(ctx context.Context, claim *v1.PersistentVolumeCla
 	if err := b.cluster.objects.Delete(ctx, pvapi.ClaimRef(pvapi.NameOf(claim)), objects.Preconditions{UID: claim.UID}); err != nil {
 		return true, pvapi.IgnoreMissing(err)
 	}
-	_, _, err = b.cluster.claims.getLive(ctx, pvapi.NameOf(claim)) // to let it go, whether or not the cache has heard of it
+	_, _, err = b.cluster.claims.GetLive(ctx, pvapi.NameOf(claim)) // to let it go, whether or not the cache has heard of it
 	return true, err
 }

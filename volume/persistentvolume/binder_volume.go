@@ -13,7 +13,7 @@ import (
 
 // syncVolume does the next steps for one volume, which no other call writes meanwhile.
 func (b *binder) syncVolume(ctx context.Context, name string) error {
-	pv, exists, err := b.cluster.volumes.get(ctx, types.NamespacedName{Name: name})
+	pv, exists, err := b.cluster.volumes.Get(ctx, types.NamespacedName{Name: name})
 	if err != nil || !exists {
 		return err
 	}
@@ -29,7 +29,7 @@ func (b *binder) syncVolume(ctx context.Context, name string) error {
 	if err := b.syncVolumeOfClaim(ctx, pv); err != nil {
 		return err
 	}
-	pv, exists, err = b.cluster.volumes.get(ctx, types.NamespacedName{Name: name})
+	pv, exists, err = b.cluster.volumes.Get(ctx, types.NamespacedName{Name: name})
 	if err != nil || !exists || pv.DeletionTimestamp == nil {
 		return err
 	}

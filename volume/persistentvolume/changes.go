@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/latest"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/internal/work"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
@@ -31,22 +32,22 @@ type changes struct {
 // names no more. It does so after the controller's own reads and writes too: the
 // claim may be gone again by the time that they are noted. Only a claim that is
 // written for a pair is not enqueued.
-func (c *changes) claimChanged(name types.NamespacedName, prior, now *v1.PersistentVolumeClaim, how noticed) {
+func (c *changes) claimChanged(name types.NamespacedName, prior, now *v1.PersistentVolumeClaim, how latest.Noticed) {
 	pair := ""
 	switch how {
-	case listed:
+	case latest.Listed:
 		c.index.PutClaim(now)
 		c.expect(now)
 		return
-	case written:
+	case latest.Written:
 		c.index.PutClaim(now)
 		pair = now.Spec.VolumeName
-	case seen:
+	case latest.Seen:
 		c.tellOfShrinking(prior, now)
 		c.index.PutClaim(now)
 		c.expect(now)
 		c.queue.Enqueue(pvapi.ClaimRef(name))
-	case gone:
+	case latest.Gone:
 		c.index.DeleteClaim(name)
 		c.events.settled(prior.UID)
 		c.events.settled(attributesOf(prior))
@@ -57,7 +58,7 @@ func (c *changes) claimChanged(name types.NamespacedName, prior, now *v1.Persist
 			c.queue.Enqueue(volume.NewObjectRef(pvapi.KindPod, pod.Namespace, pod.Name))
 		}
 	}
-	if prior != nil && prior.Spec.VolumeName != "" && (how == gone || now.Spec.VolumeName != prior.Spec.VolumeName) {
+	if prior != nil && prior.Spec.VolumeName != "" && (how == latest.Gone || now.Spec.VolumeName != prior.Spec.VolumeName) {
 		c.queue.Enqueue(pvapi.VolumeRef(prior.Spec.VolumeName)) // which it may have kept from others
 	}
 	for _, pv := range c.index.Meaning(name, pair) {
@@ -73,26 +74,26 @@ func (c *changes) expect(claim *v1.PersistentVolumeClaim) {
 	}
 	name := pvapi.ClaimClass(claim, "")
 	if pvapi.WantsDefaultClass(claim) {
-		name = DefaultClass(c.cluster.classes.all())
+		name = DefaultClass(c.cluster.classes.All())
 	}
-	class, _ := c.cluster.classes.last(types.NamespacedName{Name: name})
+	class, _ := c.cluster.classes.Last(types.NamespacedName{Name: name})
 	wanted := wantedNow(claim, class)
 	wanted.DefaultClass = name
 	c.waiting.Add(wanted)
 }
 
 // volumeChanged enqueues the volume, and the claims that it means or that name it.
-func (c *changes) volumeChanged(name types.NamespacedName, prior, now *v1.PersistentVolume, how noticed) {
+func (c *changes) volumeChanged(name types.NamespacedName, prior, now *v1.PersistentVolume, how latest.Noticed) {
 	var pair types.NamespacedName
 	switch how {
-	case listed:
+	case latest.Listed:
 		c.index.Put(now)
 		return
-	case written:
+	case latest.Written:
 		pair, _ = pvapi.ClaimRefOf(now)
 	}
 	claims := c.index.ClaimsOf(name.Name, pair) // before and, below, after
-	if how == gone {
+	if how == latest.Gone {
 		c.index.Delete(name.Name)
 		c.operations.Forget(releaseKey(prior))
 		c.events.settled(prior.UID)
@@ -108,7 +109,7 @@ func (c *changes) volumeChanged(name types.NamespacedName, prior, now *v1.Persis
 	for _, claim := range claims {
 		c.queue.Enqueue(pvapi.ClaimRef(claim))
 	}
-	if how != seen {
+	if how != latest.Seen {
 		return
 	}
 	if claim, ok := pvapi.ClaimRefOf(now); ok {
@@ -119,9 +120,9 @@ func (c *changes) volumeChanged(name types.NamespacedName, prior, now *v1.Persis
 
 // classChanged enqueues the claims that wait for the class, or for any to be the
 // default.
-func (c *changes) classChanged(name types.NamespacedName, _, _ *storagev1.StorageClass, _ noticed) {
+func (c *changes) classChanged(name types.NamespacedName, _, _ *storagev1.StorageClass, _ latest.Noticed) {
 	for _, claim := range append(c.waiting.OfClass(name.Name), c.waiting.OfClass("")...) {
-		if waits, known := c.cluster.claims.last(claim); known {
+		if waits, known := c.cluster.claims.Last(claim); known {
 			c.operations.RetryNow(provisionKey(waits))
 		}
 		c.queue.Enqueue(pvapi.ClaimRef(claim))
@@ -129,12 +130,12 @@ func (c *changes) classChanged(name types.NamespacedName, _, _ *storagev1.Storag
 }
 
 // podChanged enqueues the pod, and the claims that it names, or has named.
-func (c *changes) podChanged(name types.NamespacedName, prior, now *v1.Pod, how noticed) {
+func (c *changes) podChanged(name types.NamespacedName, prior, now *v1.Pod, how latest.Noticed) {
 	c.cluster.users.replace(prior, now)
 	if prior != nil {
 		c.enqueueClaims(prior)
 	}
-	if how != gone {
+	if how != latest.Gone {
 		c.enqueueClaims(now)
 		c.queue.Enqueue(volume.NewObjectRef(pvapi.KindPod, name.Namespace, name.Name)) // which may have claims to make
 		return

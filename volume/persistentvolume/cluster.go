@@ -14,6 +14,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
+	"github.com/podvol/podvol/volume/internal/latest"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/internal/work"
 	"github.com/podvol/podvol/volume/objects"
@@ -29,10 +30,10 @@ const (
 // [writer] changes any.
 type cluster struct {
 	objects objects.Client
-	claims  *latest[*v1.PersistentVolumeClaim]
-	volumes *latest[*v1.PersistentVolume]
-	classes *latest[*storagev1.StorageClass]
-	pods    *latest[*v1.Pod]
+	claims  *latest.Objects[*v1.PersistentVolumeClaim]
+	volumes *latest.Objects[*v1.PersistentVolume]
+	classes *latest.Objects[*storagev1.StorageClass]
+	pods    *latest.Objects[*v1.Pod]
 	users   claimUsers
 	// waiting knows of classes that claims wait for and that do not exist.
 	waiting *index.Waiting
@@ -48,12 +49,12 @@ type cluster struct {
 // newCluster returns a cluster of which nothing is known yet, and which tells changes.
 func newCluster(config ControllerConfig, c *changes) *cluster {
 	k := &cluster{objects: config.Objects, waiting: c.waiting, queue: c.queue, nodeName: config.NodeName, only: config.Only, podsKnown: config.PodsComplete}
-	k.claims = newLatest(k.objects, pvapi.KindClaim, c.claimChanged)
-	k.volumes = newLatest(k.objects, pvapi.KindVolume, c.volumeChanged)
-	k.volumes.same = c.index.Swap
-	k.pods = newLatest(k.objects, pvapi.KindPod, c.podChanged)
+	k.claims = latest.New(k.objects, pvapi.KindClaim, c.claimChanged)
+	k.volumes = latest.New(k.objects, pvapi.KindVolume, c.volumeChanged)
+	k.volumes.Same = c.index.Swap
+	k.pods = latest.New(k.objects, pvapi.KindPod, c.podChanged)
 	k.users.pods = make(map[types.NamespacedName]map[string]*v1.Pod)
-	k.classes = newLatest(k.objects, kindClass, c.classChanged)
+	k.classes = latest.New(k.objects, kindClass, c.classChanged)
 	c.cluster = k
 	return k
 }
@@ -62,18 +63,18 @@ func newCluster(config ControllerConfig, c *changes) *cluster {
 // whose claim has not been seen. Claims are enqueued first: a volume that a claim
 // takes at once need not be shown as available before.
 func (c *cluster) fill(ctx context.Context) error {
-	if _, err := c.classes.fill(ctx); err != nil {
+	if _, err := c.classes.Fill(ctx); err != nil {
 		return err
 	}
-	pods, err := c.pods.fill(ctx)
+	pods, err := c.pods.Fill(ctx)
 	if err != nil {
 		return err
 	}
-	volumes, err := c.volumes.fill(ctx)
+	volumes, err := c.volumes.Fill(ctx)
 	if err != nil {
 		return err
 	}
-	claims, err := c.claims.fill(ctx)
+	claims, err := c.claims.Fill(ctx)
 	if err != nil {
 		return err
 	}
@@ -111,11 +112,11 @@ func (c *cluster) isSelected(ref volume.ObjectRef) bool {
 func (c *cluster) learn(ctx context.Context, ref volume.ObjectRef) (err error) {
 	switch ref.Kind {
 	case pvapi.KindClaim:
-		_, _, err = c.claims.get(ctx, ref.NamespacedName)
+		_, _, err = c.claims.Get(ctx, ref.NamespacedName)
 	case pvapi.KindVolume:
-		_, _, err = c.volumes.get(ctx, ref.NamespacedName)
+		_, _, err = c.volumes.Get(ctx, ref.NamespacedName)
 	case pvapi.KindPod:
-		_, _, err = c.pods.get(ctx, ref.NamespacedName)
+		_, _, err = c.pods.Get(ctx, ref.NamespacedName)
 	}
 	return err
 }
@@ -185,11 +186,11 @@ func (c *cluster) classOf(ctx context.Context, claim *v1.PersistentVolumeClaim) 
 	if name == "" {
 		return nil, nil
 	}
-	class, exists, err := c.classes.get(ctx, types.NamespacedName{Name: name})
+	class, exists, err := c.classes.Get(ctx, types.NamespacedName{Name: name})
 	if err == nil && !exists && !c.waiting.IsAbsent(name, claim) {
 		// One that the cache has not heard of may say that its claims wait.
 		asked := c.waiting.Now()
-		if class, exists, err = c.classes.getLive(ctx, types.NamespacedName{Name: name}); err == nil && !exists {
+		if class, exists, err = c.classes.GetLive(ctx, types.NamespacedName{Name: name}); err == nil && !exists {
 			c.waiting.SetAbsent(name, asked)
 		}
 	}
@@ -203,9 +204,9 @@ func (c *cluster) classOf(ctx context.Context, claim *v1.PersistentVolumeClaim) 
 // Only the API itself can say that.
 func (c *cluster) claimOf(ctx context.Context, ref *v1.ObjectReference) (*v1.PersistentVolumeClaim, error) {
 	name := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
-	claim, exists, err := c.claims.get(ctx, name)
+	claim, exists, err := c.claims.Get(ctx, name)
 	if err == nil && (!exists || claim.UID != ref.UID) {
-		claim, exists, err = c.claims.getLive(ctx, name)
+		claim, exists, err = c.claims.GetLive(ctx, name)
 	}
 	if err != nil || !exists || claim.UID != ref.UID {
 		return nil, err
@@ -265,7 +266,7 @@ func (c *cluster) isUsed(ctx context.Context, claim *v1.PersistentVolumeClaim) (
 // catchUp learns of everything that the API has, without waiting for the watches.
 // It reports whether anything is new, and enqueues missing objects.
 func (c *cluster) catchUp(ctx context.Context) (news bool, missing []volume.ObjectRef, err error) {
-	for _, one := range []func(context.Context) (bool, []volume.ObjectRef, error){c.classes.catchUp, c.pods.catchUp, c.volumes.catchUp, c.claims.catchUp} {
+	for _, one := range []func(context.Context) (bool, []volume.ObjectRef, error){c.classes.CatchUp, c.pods.CatchUp, c.volumes.CatchUp, c.claims.CatchUp} {
 		newer, gone, err := one(ctx)
 		if err != nil {
 			return false, nil, err
@@ -281,10 +282,10 @@ func (c *cluster) catchUp(ctx context.Context) (news bool, missing []volume.Obje
 
 // enqueueAll enqueues what had to wait until the pods were complete.
 func (c *cluster) enqueueAll() {
-	for _, pv := range c.volumes.all() {
+	for _, pv := range c.volumes.All() {
 		c.queue.Enqueue(pvapi.VolumeRef(pv.Name))
 	}
-	for _, claim := range c.claims.all() {
+	for _, claim := range c.claims.All() {
 		c.queue.Enqueue(pvapi.ClaimRef(pvapi.NameOf(claim)))
 	}
 }

@@ -304,7 +304,7 @@ func (c *Controller) sync(ctx context.Context, ref volume.ObjectRef) (err error)
 		defer turn.Forget()
 		return c.role.syncVolume(ctx, ref.Name)
 	case kindClass:
-		_, _, err = c.cluster.classes.get(ctx, ref.NamespacedName)
+		_, _, err = c.cluster.classes.Get(ctx, ref.NamespacedName)
 	case pvapi.KindPod:
 		err = c.role.syncPod(ctx, ref.NamespacedName)
 	case kindNode:
@@ -322,7 +322,7 @@ func (c *Controller) read(ctx context.Context, ref volume.ObjectRef) (err error)
 	var exists bool
 	switch ref.Kind {
 	case pvapi.KindClaim:
-		if _, exists, err = c.cluster.claims.get(ctx, ref.NamespacedName); err != nil || exists {
+		if _, exists, err = c.cluster.claims.Get(ctx, ref.NamespacedName); err != nil || exists {
 			return err
 		}
 		return c.role.syncClaim(ctx, ref.NamespacedName)
@@ -332,7 +332,7 @@ func (c *Controller) read(ctx context.Context, ref volume.ObjectRef) (err error)
 			return nil
 		}
 		defer turn.Forget()
-		if _, exists, err = c.cluster.volumes.get(ctx, ref.NamespacedName); err != nil || exists {
+		if _, exists, err = c.cluster.volumes.Get(ctx, ref.NamespacedName); err != nil || exists {
 			return err
 		}
 		return c.role.syncVolume(ctx, ref.Name)
@@ -377,7 +377,7 @@ func (c *Controller) syncNode(ctx context.Context) error {
 		return nil
 	}
 	c.node = now
-	for _, claim := range c.cluster.claims.all() {
+	for _, claim := range c.cluster.claims.All() {
 		if _, bound := claim.Annotations[pvapi.AnnBindCompleted]; !bound || isProvisioning(claim) {
 			c.queue.Enqueue(pvapi.ClaimRef(pvapi.NameOf(claim)))
 		}

@@ -46,11 +46,11 @@ func (c *Controller) Explain(claim types.NamespacedName) error {
 }
 
 func (c *Controller) explain(name types.NamespacedName) error {
-	claim, known := c.cluster.claims.last(name)
+	claim, known := c.cluster.claims.Last(name)
 	if !known {
 		return &volume.ObjectNotFoundError{Ref: pvapi.ClaimRef(name)}
 	}
-	pv, _ := c.cluster.volumes.last(types.NamespacedName{Name: claim.Spec.VolumeName})
+	pv, _ := c.cluster.volumes.Last(types.NamespacedName{Name: claim.Spec.VolumeName})
 	bound := claimbinding.Check(claim, pv)
 	switch why := c.unbound.of(name); {
 	case bound == nil:

@@ -1,16 +1,11 @@
 package persistentvolume
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/objects"
 )
 
 // ErrNotRunning says that a [Controller] does not run any more.
@@ -56,29 +51,4 @@ func (c *Controller) Idle(ctx context.Context) error {
 		}
 		missing = gone
 	}
-}
-
-// catchUp notes what the API itself has, and returns what it has no more, in
-// order.
-func (l *latest[T]) catchUp(ctx context.Context) (news bool, missing []volume.ObjectRef, err error) {
-	before := l.all()
-	list, err := objects.List[T](ctx, objects.Live(l.objects), l.kind, metav1.NamespaceAll)
-	if err != nil {
-		return false, nil, err
-	}
-	stored := make(map[types.NamespacedName]bool, len(list))
-	for _, object := range list {
-		name := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}
-		stored[name] = true
-		prior, known := l.last(name)
-		news = news || !known || isNewer(object, prior)
-		l.put(object)
-	}
-	for _, object := range before {
-		if name := (types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}); !stored[name] {
-			missing = append(missing, volume.ObjectRef{Kind: l.kind, NamespacedName: name})
-		}
-	}
-	slices.SortFunc(missing, func(a, b volume.ObjectRef) int { return cmp.Compare(a.String(), b.String()) })
-	return news, missing, nil
 }

@@ -75,7 +75,7 @@ func (e *externalProvisioner) deleterOf(pv *v1.PersistentVolume) (volume.Deletab
 
 // syncPod only notes the pod: its claims are the other controller's.
 func (e *externalProvisioner) syncPod(ctx context.Context, name types.NamespacedName) error {
-	_, _, err := e.cluster.pods.get(ctx, name)
+	_, _, err := e.cluster.pods.Get(ctx, name)
 	return err
 }
 
@@ -103,7 +103,7 @@ func checkProvisioners(provisioners map[string]string, plugins *volume.VolumePlu
 // syncClaim makes the volume for a claim that is to have one from here, and
 // leaves it to the binding controller to bind it.
 func (e *externalProvisioner) syncClaim(ctx context.Context, name types.NamespacedName) error {
-	claim, exists, err := e.cluster.claims.get(ctx, name)
+	claim, exists, err := e.cluster.claims.Get(ctx, name)
 	if err != nil || !exists {
 		e.waiting.Done(name)
 		return err
@@ -125,7 +125,7 @@ func (e *externalProvisioner) syncClaim(ctx context.Context, name types.Namespac
 	if !e.hasBegun(claim) && !e.isAskedFor(claim, class) {
 		return nil
 	}
-	pv, exists, err := e.cluster.volumes.get(ctx, types.NamespacedName{Name: ProvisionedName(claim)})
+	pv, exists, err := e.cluster.volumes.Get(ctx, types.NamespacedName{Name: ProvisionedName(claim)})
 	if err == nil && exists && pv.DeletionTimestamp == nil && checkMadeFor(pv, claim) == nil {
 		return e.noteMade(ctx, claim)
 	}
@@ -179,14 +179,14 @@ func (e *externalProvisioner) noteMade(ctx context.Context, claim *v1.Persistent
 // syncVolume deletes a volume, storage first, that was made here and that
 // the binding controller has found to be released.
 func (e *externalProvisioner) syncVolume(ctx context.Context, name string) error {
-	pv, exists, err := e.cluster.volumes.get(ctx, types.NamespacedName{Name: name})
+	pv, exists, err := e.cluster.volumes.Get(ctx, types.NamespacedName{Name: name})
 	if err != nil || !exists || e.pluginFor(pv.Annotations[pvapi.AnnProvisionedBy]) == "" {
 		return err
 	}
 	if pv, err = e.holdStorage(ctx, pv); err != nil || !e.isToDelete(pv) {
 		return pvapi.IgnoreMissing(err)
 	}
-	pv, exists, err = e.cluster.volumes.getLive(ctx, types.NamespacedName{Name: name}) // the cache may be behind
+	pv, exists, err = e.cluster.volumes.GetLive(ctx, types.NamespacedName{Name: name}) // the cache may be behind
 	if err != nil || !exists || !e.isToDelete(pv) || !e.cluster.podsComplete() {
 		return err
 	}

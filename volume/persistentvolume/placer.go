@@ -205,7 +205,7 @@ type need struct {
 // needOf refuses a claim with which the pod can be on no node. A claim for one pod alone is
 // reserved for this one.
 func (c *placer) needOf(ctx context.Context, pod *v1.Pod, name types.NamespacedName, forPod *entries) (need, error) {
-	claim, exists, err := c.cluster.claims.get(ctx, name)
+	claim, exists, err := c.cluster.claims.Get(ctx, name)
 	switch {
 	case err != nil:
 		return need{}, err
@@ -227,7 +227,7 @@ func (c *placer) needOf(ctx context.Context, pod *v1.Pod, name types.NamespacedN
 		}
 	}
 	if _, bound := claim.Annotations[pvapi.AnnBindCompleted]; bound {
-		pv, exists, err := c.cluster.volumes.get(ctx, types.NamespacedName{Name: claim.Spec.VolumeName})
+		pv, exists, err := c.cluster.volumes.Get(ctx, types.NamespacedName{Name: claim.Spec.VolumeName})
 		if err == nil && (!exists || claim.Status.Phase == v1.ClaimBound || claim.Status.Phase == v1.ClaimLost) {
 			err = claimbinding.Check(claim, pv)
 		}
@@ -348,7 +348,7 @@ func (c *placer) bind(ctx context.Context, assumed *reservation.Entry) error {
 		return err
 	}
 	defer turn.Forget()
-	claim, exists, err := c.cluster.claims.get(ctx, id.NamespacedName)
+	claim, exists, err := c.cluster.claims.Get(ctx, id.NamespacedName)
 	if err == nil && (!exists || claim.UID != id.UID) {
 		err = &volume.ObjectNotFoundError{Ref: pvapi.ClaimRef(id.NamespacedName)}
 	}

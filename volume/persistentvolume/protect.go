@@ -126,7 +126,7 @@ func (r *reclaimer) storageStays(ctx context.Context, pv *v1.PersistentVolume) (
 	if ref == nil || ref.UID == "" || pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete || isOfDriver(pv, pluginsOf(r.plugins)) {
 		return true, nil
 	}
-	claim, exists, err := r.cluster.claims.getLive(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name})
+	claim, exists, err := r.cluster.claims.GetLive(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name})
 	return err == nil && exists && claim.UID == ref.UID && claim.DeletionTimestamp == nil && claim.Spec.VolumeName == "" &&
 		isProvisioning(claim) && ProvisionedName(claim) == pv.Name, err
 }

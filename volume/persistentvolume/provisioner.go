@@ -83,7 +83,7 @@ func (p *provisioner) provision(ctx context.Context, claim *v1.PersistentVolumeC
 	case p.duties.isExternal(class.Provisioner):
 		return true, p.awaitExternal(ctx, claim, class, why)
 	}
-	if pv, exists := p.cluster.volumes.last(types.NamespacedName{Name: ProvisionedName(claim)}); exists && inherited && pv.DeletionTimestamp != nil {
+	if pv, exists := p.cluster.volumes.Last(types.NamespacedName{Name: ProvisionedName(claim)}); exists && inherited && pv.DeletionTimestamp != nil {
 		return true, p.pending.leave(ctx, claim, errMadeAgain, event{}) // which is enqueued then
 	}
 	key := provisionKey(claim)
@@ -101,7 +101,7 @@ func (p *provisioner) provision(ctx context.Context, claim *v1.PersistentVolumeC
 	switch state {
 	case operation.Done: // and the volume stored, which enqueues the claim
 		p.operations.Forget(key)
-		if _, exists := p.cluster.volumes.last(types.NamespacedName{Name: ProvisionedName(claim)}); !exists { // but it has gone since
+		if _, exists := p.cluster.volumes.Last(types.NamespacedName{Name: ProvisionedName(claim)}); !exists { // but it has gone since
 			p.queue.Enqueue(pvapi.ClaimRef(pvapi.NameOf(claim)))
 		}
 		return true, nil
@@ -147,7 +147,7 @@ func (p *provisioner) endAttempt(ctx context.Context, name types.NamespacedName,
 	if !attempt.Certain {
 		return nil
 	}
-	claim, exists, err := p.cluster.claims.get(ctx, name)
+	claim, exists, err := p.cluster.claims.Get(ctx, name)
 	if err != nil || !exists || provisionKey(claim) != key {
 		return err
 	}
@@ -226,7 +226,7 @@ func (p *provisioner) forgetGoneNode(ctx context.Context, claim *v1.PersistentVo
 
 // reschedule gives the choice of a node back where nothing could be made.
 func (p *provisioner) reschedule(ctx context.Context, name types.NamespacedName) error {
-	claim, exists, err := p.cluster.claims.get(ctx, name)
+	claim, exists, err := p.cluster.claims.Get(ctx, name)
 	if err != nil || !exists {
 		return err
 	}
@@ -248,7 +248,7 @@ func (p *provisioner) finishProvisioning(ctx context.Context, claim *v1.Persiste
 		return err
 	}
 	defer turn.Forget()
-	pv, stored, err := p.cluster.volumes.getLive(ctx, types.NamespacedName{Name: ProvisionedName(claim)})
+	pv, stored, err := p.cluster.volumes.GetLive(ctx, types.NamespacedName{Name: ProvisionedName(claim)})
 	if err != nil || stored && p.isLetGo(pv) {
 		return err // once that is gone, what it says of the storage is asked for again
 	}
@@ -300,7 +300,7 @@ func (p *provisioner) checkHeld(ctx context.Context, claim *v1.PersistentVolumeC
 	if pv.Name != ProvisionedName(claim) || !isProvisioning(claim) || !isBoundVolume(pv, claim) {
 		return nil
 	}
-	now, exists, err := p.cluster.volumes.get(ctx, types.NamespacedName{Name: pv.Name})
+	now, exists, err := p.cluster.volumes.Get(ctx, types.NamespacedName{Name: pv.Name})
 	if err == nil && (!exists || now.UID != pv.UID || p.isLetGo(now)) {
 		err = fmt.Errorf("%w: volume %q has been let go", objects.ErrConflict, pv.Name)
 	}

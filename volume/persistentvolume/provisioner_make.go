@@ -27,7 +27,7 @@ var errStorageIsThere = errors.New("the storage is there, and its PersistentVolu
 // stores its PersistentVolume.
 func (p *provisioner) makeVolume(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) error {
 	name := ProvisionedName(claim)
-	switch stored, exists, err := p.cluster.volumes.getLive(ctx, types.NamespacedName{Name: name}); {
+	switch stored, exists, err := p.cluster.volumes.GetLive(ctx, types.NamespacedName{Name: name}); {
 	case err != nil:
 		return err
 	case exists && stored.DeletionTimestamp != nil && claim.DeletionTimestamp == nil && checkMadeFor(stored, claim) == nil:
@@ -48,13 +48,13 @@ func (p *provisioner) makeVolume(ctx context.Context, claim *v1.PersistentVolume
 	}
 	stored, err := update(ctx, p.cluster.objects.Create, p.madeFor(pv, claim, class))
 	if errors.Is(err, objects.ErrExists) {
-		stored, _, err = p.cluster.volumes.getLive(ctx, types.NamespacedName{Name: name})
+		stored, _, err = p.cluster.volumes.GetLive(ctx, types.NamespacedName{Name: name})
 		return errors.Join(err, checkMadeFor(stored, claim))
 	}
 	if err != nil {
 		return fmt.Errorf("%w: store PersistentVolume %q: %w", errStorageIsThere, name, err)
 	}
-	p.cluster.volumes.put(stored)
+	p.cluster.volumes.Put(stored)
 	p.events.happened(claim, v1.EventTypeNormal, reasonProvisioningSucceeded, fmt.Sprintf("Successfully provisioned volume %s using %s", name, class.Provisioner))
 	return nil
 }

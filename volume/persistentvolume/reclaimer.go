@@ -188,7 +188,7 @@ func (r *reclaimer) deleteStorage(ctx context.Context, pv *v1.PersistentVolume) 
 	if err := r.cluster.objects.Delete(ctx, pvapi.VolumeRef(pv.Name), objects.Preconditions{UID: pv.UID, ResourceVersion: pv.ResourceVersion}); err != nil {
 		return pvapi.IgnoreMissing(err)
 	}
-	_, _, err = r.cluster.volumes.getLive(ctx, types.NamespacedName{Name: pv.Name}) // to let it go, whether or not the cache has heard of it
+	_, _, err = r.cluster.volumes.GetLive(ctx, types.NamespacedName{Name: pv.Name}) // to let it go, whether or not the cache has heard of it
 	return err
 }
 

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/latest"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/internal/work"
 	"github.com/podvol/podvol/volume/objects"
@@ -21,8 +22,8 @@ import (
 // writer writes claims and volumes, and notes the stored versions.
 type writer struct {
 	objects objects.Writer
-	claims  *latest[*v1.PersistentVolumeClaim]
-	volumes *latest[*v1.PersistentVolume]
+	claims  *latest.Objects[*v1.PersistentVolumeClaim]
+	volumes *latest.Objects[*v1.PersistentVolume]
 	queue   *work.Queue[volume.ObjectRef]
 }
 
@@ -46,23 +47,23 @@ func (w *writer) updateVolume(ctx context.Context, pv, next *v1.PersistentVolume
 	if equality.Semantic.DeepEqual(pv, next) {
 		return pv, nil
 	}
-	return w.writeVolume(ctx, pv, next, w.volumes.put)
+	return w.writeVolume(ctx, pv, next, w.volumes.Put)
 }
 
 func (w *writer) updateClaim(ctx context.Context, claim, next *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
 	if equality.Semantic.DeepEqual(claim, next) {
 		return claim, nil
 	}
-	return w.writeClaim(ctx, claim, next, w.claims.put)
+	return w.writeClaim(ctx, claim, next, w.claims.Put)
 }
 
 func (w *writer) writeVolume(ctx context.Context, pv, next *v1.PersistentVolume, note func(*v1.PersistentVolume) *v1.PersistentVolume) (*v1.PersistentVolume, error) {
 	stored, err := update(ctx, w.objects.Update, next)
 	if err != nil {
-		return pv, w.volumes.failed(ctx, next, err)
+		return pv, w.volumes.Failed(ctx, next, err)
 	}
 	if pvapi.IsGone(stored) {
-		w.volumes.gone(stored)
+		w.volumes.Gone(stored)
 		w.queue.Enqueue(pvapi.VolumeRef(stored.Name))
 		return stored, nil
 	}
@@ -72,7 +73,7 @@ func (w *writer) writeVolume(ctx context.Context, pv, next *v1.PersistentVolume,
 func (w *writer) writeClaim(ctx context.Context, claim, next *v1.PersistentVolumeClaim, note func(*v1.PersistentVolumeClaim) *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
 	stored, err := update(ctx, w.objects.Update, next)
 	if err != nil {
-		return claim, w.claims.failed(ctx, next, err)
+		return claim, w.claims.Failed(ctx, next, err)
 	}
 	if pvapi.IsGone(stored) {
 		w.queue.Enqueue(pvapi.ClaimRef(pvapi.NameOf(stored)))
@@ -89,7 +90,7 @@ func (w *writer) changeStatus(ctx context.Context, claim *v1.PersistentVolumeCla
 	if err != nil {
 		return claim, err
 	}
-	return w.claims.wrote(stored), nil
+	return w.claims.Wrote(stored), nil
 }
 
 // statusKeeper keeps the phases of claims and volumes, as far as that is the controller's work.
@@ -127,9 +128,9 @@ func (s *ownStatus) setVolumePhase(ctx context.Context, pv *v1.PersistentVolume,
 	next.Status.Phase, next.Status.Message, next.Status.Reason = phase, message, ""
 	stored, err := update(ctx, s.writer.objects.UpdateStatus, &next)
 	if err != nil {
-		return pv, s.writer.volumes.failed(ctx, &next, err)
+		return pv, s.writer.volumes.Failed(ctx, &next, err)
 	}
-	return s.writer.volumes.wrote(stored), nil
+	return s.writer.volumes.Wrote(stored), nil
 }
 
 // setClaimStatus sets the phase and what a claim has of its volume, if any. The
@@ -153,9 +154,9 @@ func (s *ownStatus) setClaimStatus(ctx context.Context, claim *v1.PersistentVolu
 	}
 	stored, err := update(ctx, s.writer.objects.UpdateStatus, &next)
 	if err != nil {
-		return claim, s.writer.claims.failed(ctx, &next, err)
+		return claim, s.writer.claims.Failed(ctx, &next, err)
 	}
-	return s.writer.claims.wrote(stored), nil
+	return s.writer.claims.Wrote(stored), nil
 }
 
 // usableCapacity is the size of the file system in a volume: one that was expanded

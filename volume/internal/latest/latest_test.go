@@ -1,4 +1,4 @@
-package persistentvolume
+package latest
 
 import (
 	"errors"
@@ -21,8 +21,8 @@ func TestAnAnswerThatIsOvertakenForgetsNothing(t *testing.T) {
 	client := objectstest.NewClient(store)
 	defer client.Close()
 	var times int
-	l := newLatest(client, pvapi.KindVolume, func(_ types.NamespacedName, _, _ *v1.PersistentVolume, how noticed) {
-		if how == gone {
+	l := New(client, pvapi.KindVolume, func(_ types.NamespacedName, _, _ *v1.PersistentVolume, how Noticed) {
+		if how == Gone {
 			times++
 		}
 	})
@@ -31,17 +31,17 @@ func TestAnAnswerThatIsOvertakenForgetsNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.put(stored.(*v1.PersistentVolume))
+		l.Put(stored.(*v1.PersistentVolume))
 	}})
-	pv, exists, err := l.getLive(t.Context(), types.NamespacedName{Name: "pv"})
+	pv, exists, err := l.GetLive(t.Context(), types.NamespacedName{Name: "pv"})
 	if err != nil || !exists || pv.Name != "pv" || times != 0 {
 		t.Errorf("got %v, %v, %v, and it was called gone %d times", pv, exists, err, times)
 	}
 	if err := store.Delete(t.Context(), pvapi.VolumeRef("pv"), objects.Preconditions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, exists, err := l.getLive(t.Context(), types.NamespacedName{Name: "pv"}); err != nil || exists || times != 1 {
-		t.Errorf("after its deletion: %v, %v, gone %d times", exists, err, gone)
+	if _, exists, err := l.GetLive(t.Context(), types.NamespacedName{Name: "pv"}); err != nil || exists || times != 1 {
+		t.Errorf("after its deletion: %v, %v, gone %d times", exists, err, times)
 	}
 }
 
@@ -58,8 +58,8 @@ func TestAConflictTellsThatMoreIsToBeKnown(t *testing.T) {
 				}
 				client := objectstest.NewClient(store)
 				defer client.Close()
-				l := newLatest(client, pvapi.KindVolume, func(types.NamespacedName, *v1.PersistentVolume, *v1.PersistentVolume, noticed) {})
-				known, _, err := l.get(t.Context(), types.NamespacedName{Name: "pv"})
+				l := New(client, pvapi.KindVolume, func(types.NamespacedName, *v1.PersistentVolume, *v1.PersistentVolume, Noticed) {})
+				known, _, err := l.Get(t.Context(), types.NamespacedName{Name: "pv"})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -74,11 +74,13 @@ func TestAConflictTellsThatMoreIsToBeKnown(t *testing.T) {
 					t.Fatal(err)
 				}
 				synctest.Wait()
-				_, err = client.Update(t.Context(), protectedVolume(known))
-				if !errors.Is(err, objects.ErrConflict) || l.failed(t.Context(), protectedVolume(known), err) != err {
+				next := known.DeepCopy()
+				next.Labels = map[string]string{"changed": "by us"}
+				_, err = client.Update(t.Context(), next)
+				if !errors.Is(err, objects.ErrConflict) || l.Failed(t.Context(), next, err) != err {
 					t.Fatalf("err = %v, want a conflict", err)
 				}
-				if now, _ := l.last(types.NamespacedName{Name: "pv"}); now.Labels["changed"] == "" || client.Count() != 1+asked {
+				if now, _ := l.Last(types.NamespacedName{Name: "pv"}); now.Labels["changed"] != "by others" || client.Count() != 1+asked {
 					t.Errorf("known is %v after %d calls", now.ObjectMeta, client.Count())
 				}
 			})
@@ -100,20 +102,20 @@ func TestWhatIsMadeAnewIsThere(t *testing.T) {
 		first := create()
 		client := objectstest.NewClient(store)
 		defer client.Close()
-		l := newLatest(client, pvapi.KindVolume, func(types.NamespacedName, *v1.PersistentVolume, *v1.PersistentVolume, noticed) {})
-		if _, exists, err := l.get(t.Context(), name); err != nil || !exists {
+		l := New(client, pvapi.KindVolume, func(types.NamespacedName, *v1.PersistentVolume, *v1.PersistentVolume, Noticed) {})
+		if _, exists, err := l.Get(t.Context(), name); err != nil || !exists {
 			t.Fatalf("exists %v, %v", exists, err)
 		}
 		defer client.Hold(pvapi.KindVolume)()
 		if err := store.Delete(t.Context(), pvapi.VolumeRef("pv"), objects.Preconditions{UID: first.GetUID()}); err != nil {
 			t.Fatal(err)
 		}
-		if _, exists, err := l.getLive(t.Context(), name); err != nil || exists {
+		if _, exists, err := l.GetLive(t.Context(), name); err != nil || exists {
 			t.Fatalf("exists %v, %v", exists, err)
 		}
 		made := create()
-		l.put(made.(*v1.PersistentVolume))
-		if now, exists, err := l.get(t.Context(), name); err != nil || !exists || now.UID != made.GetUID() {
+		l.Put(made.(*v1.PersistentVolume))
+		if now, exists, err := l.Get(t.Context(), name); err != nil || !exists || now.UID != made.GetUID() {
 			t.Errorf("exists %v, %v", exists, err)
 		}
 	})

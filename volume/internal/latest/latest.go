@@ -1,6 +1,9 @@
-package persistentvolume
+// Package latest keeps the newest version of the objects that a controller works on: what
+// it has seen in a cache, and what it has written, which the cache may not have yet.
+package latest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -15,20 +18,18 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-// latest is the newest version of each object of a kind that the controller has
+// Objects is the newest version of each object of a kind that the controller has
 // seen, in its cache or as the answer to a write: the cache may be behind the
-// controller's own writes.
-type latest[T metav1.Object] struct {
+// controller's own writes. Its methods may be called concurrently. Nobody may change the
+// objects.
+type Objects[T metav1.Object] struct {
 	objects objects.Reader
 	kind    string
-	// changed is called, one call after the other, for each version that is
-	// newer than the one before; prior is the zero value where there was none,
-	// now where the object is gone. It must not block.
-	changed func(name types.NamespacedName, prior, now T, how noticed)
+	changed func(name types.NamespacedName, prior, now T, how Noticed)
 
-	// same is called with another copy of the version that was known already; nil:
+	// Same is called with another copy of the version that was known already; nil:
 	// it is not called.
-	same func(T)
+	Same func(T)
 
 	mu    sync.Mutex
 	known map[types.NamespacedName]T
@@ -37,51 +38,56 @@ type latest[T metav1.Object] struct {
 	deleted map[types.NamespacedName]T
 }
 
-// noticed says how a new version was learned of.
-type noticed int
+// Noticed says how a new version was learned of.
+type Noticed int
 
 const (
-	seen noticed = iota
-	// written is the controller's own write, whose consequences for the object and
+	// Seen is what a read has shown.
+	Seen Noticed = iota
+	// Written is the controller's own write, whose consequences for the object and
 	// its pair it sees to at once.
-	written
-	// listed is of the first list, all of which is enqueued anyway.
-	listed
-	gone
+	Written
+	// Listed is of the first list, all of which is enqueued anyway.
+	Listed
+	// Gone is an object that is there no more.
+	Gone
 )
 
-func newLatest[T metav1.Object](all objects.Reader, kind string, changed func(types.NamespacedName, T, T, noticed)) *latest[T] {
-	return &latest[T]{objects: all, kind: kind, changed: changed, known: make(map[types.NamespacedName]T), deleted: make(map[types.NamespacedName]T)}
+// New returns the objects of a kind, of which none is known yet. changed is called, one
+// call after the other, for each version that is newer than the one before. prior is the
+// zero value where there was none, now where the object is gone. It must not block.
+func New[T metav1.Object](all objects.Reader, kind string, changed func(types.NamespacedName, T, T, Noticed)) *Objects[T] {
+	return &Objects[T]{objects: all, kind: kind, changed: changed, known: make(map[types.NamespacedName]T), deleted: make(map[types.NamespacedName]T)}
 }
 
-// get returns the object, or false if it is gone. A seen object counts as gone
+// Get returns the object, or false if it is gone. A seen object counts as gone
 // only when the API says so itself.
-func (l *latest[T]) get(ctx context.Context, name types.NamespacedName) (object T, exists bool, err error) {
+func (l *Objects[T]) Get(ctx context.Context, name types.NamespacedName) (object T, exists bool, err error) {
 	object, err = objects.Get[T](ctx, l.objects, volume.ObjectRef{Kind: l.kind, NamespacedName: name})
 	switch {
 	case err == nil && l.isDeleted(name, object):
 		var none T
 		return none, false, nil
 	case err == nil:
-		return l.put(object), true, nil
+		return l.Put(object), true, nil
 	case !errors.Is(err, volume.ErrNotFound):
 		return object, false, err
 	}
 	l.forgetDeleted(name)
 	if _, known := l.version(name); known {
-		return l.getLive(ctx, name)
+		return l.GetLive(ctx, name)
 	}
 	return object, false, nil
 }
 
-// getLive asks the API itself.
-func (l *latest[T]) getLive(ctx context.Context, name types.NamespacedName) (object T, exists bool, err error) {
+// GetLive asks the API itself.
+func (l *Objects[T]) GetLive(ctx context.Context, name types.NamespacedName) (object T, exists bool, err error) {
 	for {
 		version, known := l.version(name)
 		object, err = objects.Get[T](ctx, objects.Live(l.objects), volume.ObjectRef{Kind: l.kind, NamespacedName: name})
 		switch {
 		case err == nil:
-			return l.put(object), true, nil
+			return l.Put(object), true, nil
 		case !errors.Is(err, volume.ErrNotFound):
 			return object, false, err
 		case l.forget(name, version, known):
@@ -94,25 +100,25 @@ func (l *latest[T]) getLive(ctx context.Context, name types.NamespacedName) (obj
 	}
 }
 
-// failed is for a write that has failed, and returns why. If the write may have
+// Failed is for a write that has failed, and returns why. If the write may have
 // taken effect, or shows that the known version is old, it reads the object anew:
 // cache and queue may be late, and the controller's next step must count with it.
-func (l *latest[T]) failed(ctx context.Context, object T, err error) error {
+func (l *Objects[T]) Failed(ctx context.Context, object T, err error) error {
 	name := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}
 	switch {
 	case errors.Is(err, objects.ErrUncertain):
-		_, _, _ = l.getLive(ctx, name) // else the cache will say so
+		_, _, _ = l.GetLive(ctx, name) // else the cache will say so
 	case errors.Is(err, objects.ErrConflict):
-		now, exists, getErr := l.get(ctx, name)
+		now, exists, getErr := l.Get(ctx, name)
 		if getErr != nil || exists && now.GetResourceVersion() == object.GetResourceVersion() && now.GetUID() == object.GetUID() {
-			_, _, _ = l.getLive(ctx, name)
+			_, _, _ = l.GetLive(ctx, name)
 		}
 	}
 	return err
 }
 
 // version returns the resourceVersion that is known of an object, if any.
-func (l *latest[T]) version(name types.NamespacedName) (version string, known bool) {
+func (l *Objects[T]) version(name types.NamespacedName) (version string, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	object, known := l.known[name]
@@ -122,13 +128,13 @@ func (l *latest[T]) version(name types.NamespacedName) (version string, known bo
 	return object.GetResourceVersion(), true
 }
 
-// put notes a version and returns the newest.
-func (l *latest[T]) put(object T) T { return l.note(object, seen) }
+// Put notes a version and returns the newest.
+func (l *Objects[T]) Put(object T) T { return l.note(object, Seen) }
 
-// wrote is put for what the controller has written, see [written].
-func (l *latest[T]) wrote(object T) T { return l.note(object, written) }
+// Wrote is Put for what the controller has written, see [Written].
+func (l *Objects[T]) Wrote(object T) T { return l.note(object, Written) }
 
-func (l *latest[T]) note(object T, how noticed) T {
+func (l *Objects[T]) note(object T, how Noticed) T {
 	name := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -137,10 +143,10 @@ func (l *latest[T]) note(object T, how noticed) T {
 	switch {
 	case gone && !known && last.GetUID() == object.GetUID() && !isNewer(object, last):
 		return object // an answer that was long on its way
-	case known && how == seen && object.GetResourceVersion() == prior.GetResourceVersion() && object.GetUID() == prior.GetUID():
+	case known && how == Seen && object.GetResourceVersion() == prior.GetResourceVersion() && object.GetUID() == prior.GetUID():
 		l.known[name] = object // the cache keeps it, so that it is not there twice
-		if l.same != nil && any(object) != any(prior) {
-			l.same(object)
+		if l.Same != nil && any(object) != any(prior) {
+			l.Same(object)
 		}
 		return object
 	case known && !isNewer(object, prior):
@@ -161,7 +167,7 @@ func isNewer(object, than metav1.Object) bool {
 
 // forget says that an object is gone of which this was known. It does nothing
 // and reports false if something else is known by now.
-func (l *latest[T]) forget(name types.NamespacedName, version string, known bool) bool {
+func (l *Objects[T]) forget(name types.NamespacedName, version string, known bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	prior, stillKnown := l.known[name]
@@ -174,12 +180,12 @@ func (l *latest[T]) forget(name types.NamespacedName, version string, known bool
 	delete(l.known, name)
 	l.deleted[name] = prior
 	var none T
-	l.changed(name, prior, none, gone)
+	l.changed(name, prior, none, Gone)
 	return true
 }
 
-// gone is forget for what the answer to a write shows to be gone.
-func (l *latest[T]) gone(object T) {
+// Gone is forget for what the answer to a write shows to be gone.
+func (l *Objects[T]) Gone(object T) {
 	name := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -187,14 +193,14 @@ func (l *latest[T]) gone(object T) {
 	if prior, known := l.known[name]; known {
 		delete(l.known, name)
 		var none T
-		l.changed(name, prior, none, gone)
+		l.changed(name, prior, none, Gone)
 	}
 }
 
 // isDeleted reports whether the cache's version of an object is no news of it: it was
 // known before the API said that the object is gone. To learn of it again, and then
 // that it is gone, would go on without a pause for as long as the cache is behind.
-func (l *latest[T]) isDeleted(name types.NamespacedName, object T) bool {
+func (l *Objects[T]) isDeleted(name types.NamespacedName, object T) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	last, gone := l.deleted[name]
@@ -205,35 +211,60 @@ func (l *latest[T]) isDeleted(name types.NamespacedName, object T) bool {
 	return gone
 }
 
-func (l *latest[T]) forgetDeleted(name types.NamespacedName) {
+func (l *Objects[T]) forgetDeleted(name types.NamespacedName) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.deleted, name)
 }
 
-// last returns the last known version of an object, if any.
-func (l *latest[T]) last(name types.NamespacedName) (object T, known bool) {
+// Last returns the last known version of an object, if any.
+func (l *Objects[T]) Last(name types.NamespacedName) (object T, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	object, known = l.known[name]
 	return object, known
 }
 
-// all returns the last known version of every object, in no order.
-func (l *latest[T]) all() []T {
+// All returns the last known version of every object, in no order.
+func (l *Objects[T]) All() []T {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Collect(maps.Values(l.known))
 }
 
-// fill learns of all objects.
-func (l *latest[T]) fill(ctx context.Context) ([]T, error) {
+// Fill learns of all objects.
+func (l *Objects[T]) Fill(ctx context.Context) ([]T, error) {
 	list, err := objects.List[T](ctx, l.objects, l.kind, metav1.NamespaceAll)
 	if err != nil {
 		return nil, err
 	}
 	for _, object := range list {
-		l.note(object, listed)
+		l.note(object, Listed)
 	}
 	return list, nil
+}
+
+// CatchUp notes what the API itself has, and returns what it has no more, in
+// order.
+func (l *Objects[T]) CatchUp(ctx context.Context) (news bool, missing []volume.ObjectRef, err error) {
+	before := l.All()
+	list, err := objects.List[T](ctx, objects.Live(l.objects), l.kind, metav1.NamespaceAll)
+	if err != nil {
+		return false, nil, err
+	}
+	stored := make(map[types.NamespacedName]bool, len(list))
+	for _, object := range list {
+		name := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}
+		stored[name] = true
+		prior, known := l.Last(name)
+		news = news || !known || isNewer(object, prior)
+		l.Put(object)
+	}
+	for _, object := range before {
+		if name := (types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}); !stored[name] {
+			missing = append(missing, volume.ObjectRef{Kind: l.kind, NamespacedName: name})
+		}
+	}
+	slices.SortFunc(missing, func(a, b volume.ObjectRef) int { return cmp.Compare(a.String(), b.String()) })
+	return news, missing, nil
 }
