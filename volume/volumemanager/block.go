@@ -3,15 +3,12 @@ package volumemanager
 import (
 	"context"
 	"errors"
-	"os"
 	"time"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager/internal/blockmap"
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
-	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
-	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // mapping is the mounter of a block volume: what it sets up is the pod's link to the device.
@@ -109,48 +106,4 @@ func (o *operationExecutor) unmapDevice(ctx context.Context, was actualVolume, p
 		return err
 	}
 	return unmapper.UnmapPodDevice(ctx)
-}
-
-// rebuildBlock makes a record from a pod's link to a device. Which device that
-// is, is known by today's name only, so the source counts as guessed.
-func (v *recovery) rebuildBlock(ctx context.Context, key rootdir.Key, plugin volume.VolumePlugin) (*mountrecord.Record, error) {
-	link := rootdir.DeviceLink(v.host, key)
-	able, ok := volume.AsBlock(plugin)
-	if !ok {
-		return nil, volume.Invalid(link, "%s has no block volumes, so this is none of podvol's", key.Plugin)
-	}
-	spec, err := able.ConstructBlockVolumeSpec(ctx, key.PodUID, key.Spec, link)
-	if err != nil {
-		return nil, err
-	}
-	if !spec.IsBlock() {
-		return nil, volume.Invalid(link, "%s rebuilt a file system from it", key.Plugin)
-	}
-	return &mountrecord.Record{
-		PodUID: key.PodUID, Volumes: []string{key.Spec}, Plugin: key.Plugin, Path: link,
-		Source: volumesource.Describe(plugin, spec), PersistentVolume: spec.PersistentVolume, ReadOnly: spec.ReadOnly,
-		Rebuilt: true, Guessed: true,
-	}, nil
-}
-
-// foundDevice is the mapped device of a rebuilt block volume; nil for file
-// systems.
-func (v *recovery) foundDevice(record *mountrecord.Record) (*mountrecord.MappedDevice, error) {
-	spec := record.Spec()
-	if !spec.IsBlock() {
-		return nil, nil
-	}
-	plugin, err := v.plugins.FindPluginByName(record.Plugin)
-	if err != nil {
-		return nil, err
-	}
-	use, err := devices.Of(plugin, spec, record.PodUID)
-	if err != nil {
-		return nil, err
-	}
-	node, err := os.Readlink(record.Path)
-	if err != nil {
-		return nil, err
-	}
-	return &mountrecord.MappedDevice{Node: node, Bind: use.Bind(record.PodUID)}, nil
 }

@@ -162,7 +162,7 @@ func problemsOf(found []fsck.Problem) []Problem {
 type owner struct{ m *Manager }
 
 func (o owner) Rebuild(ctx context.Context, key rootdir.Key) (*mountrecord.Record, error) {
-	return o.m.recovery.rebuild(ctx, key)
+	return o.m.recovery.rebuilt().Record(ctx, key)
 }
 
 func (o owner) Adopt(ctx context.Context, key rootdir.Key, mounted rootdir.Mounts) error {

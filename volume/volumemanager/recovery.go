@@ -11,8 +11,8 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
+	"github.com/podvol/podvol/volume/volumemanager/internal/rebuilt"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
-	"github.com/podvol/podvol/volume/volumesource"
 )
 
 // recovery learns what an earlier process has left: from records, directories and the
@@ -226,8 +226,13 @@ func (v *recovery) volumeAt(key rootdir.Key) *podVolume {
 	return v.entries.at(key)
 }
 
+// rebuilt makes records of what has none.
+func (v *recovery) rebuilt() rebuilt.Maker {
+	return rebuilt.Maker{Host: v.host, Plugins: v.plugins}
+}
+
 func (v *recovery) adoptOne(ctx context.Context, key rootdir.Key, mounted rootdir.Mounts) error {
-	record, err := v.rebuild(ctx, key)
+	record, err := v.rebuilt().Record(ctx, key)
 	if err != nil {
 		return err
 	}
@@ -235,7 +240,7 @@ func (v *recovery) adoptOne(ctx context.Context, key rootdir.Key, mounted rootdi
 	if err != nil {
 		return err
 	}
-	device, err := v.foundDevice(record)
+	device, err := v.rebuilt().Device(record)
 	if err != nil {
 		return err
 	}
@@ -248,31 +253,4 @@ func (v *recovery) adoptOne(ctx context.Context, key rootdir.Key, mounted rootdi
 	}
 	v.log.Info("adopted a volume without a record", "podUID", key.PodUID, "plugin", key.Plugin, "volume", key.Spec, "source", record.Source, "guessed", record.Guessed)
 	return v.recoverRecord(ctx, record, mounted)
-}
-
-// rebuild makes a record from a volume's directory and the mount table.
-func (v *recovery) rebuild(ctx context.Context, key rootdir.Key) (*mountrecord.Record, error) {
-	plugin, err := v.plugins.FindPluginByName(key.Plugin)
-	if err != nil {
-		return nil, err
-	}
-	if rootdir.HasDeviceLink(v.host, key) {
-		return v.rebuildBlock(ctx, key, plugin)
-	}
-	unmounter, err := plugin.NewUnmounter(key.Spec, key.PodUID) // whose path may be within the volume's directory
-	if err != nil {
-		return nil, err
-	}
-	path := unmounter.GetPath()
-	found, err := plugin.ConstructVolumeSpec(ctx, key.Spec, path)
-	if err != nil {
-		return nil, err
-	}
-	return &mountrecord.Record{
-		PodUID: key.PodUID, Volumes: []string{key.Spec}, Plugin: key.Plugin, Path: path,
-		Source:       volumesource.Describe(plugin, found.Spec),
-		InlineVolume: found.Spec.Volume, PersistentVolume: found.Spec.PersistentVolume, ReadOnly: found.Spec.ReadOnly,
-		SELinuxLabel: found.SELinuxMountContext,
-		Rebuilt:      true, Guessed: !found.Complete,
-	}, nil
 }
