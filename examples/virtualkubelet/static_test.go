@@ -63,10 +63,15 @@ func TestStaticPods(t *testing.T) {
 	}
 
 	w.stop()
+	stale := w.get(mirror).DeepCopy()
+	stale.Status.Phase = v1.PodUnknown // until the new start says otherwise
+	if _, err := w.api.CoreV1().Pods(stale.Namespace).UpdateStatus(t.Context(), stale, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	w.start()
 	w.eventually("it is mirrored as before", func() bool {
 		p := w.get(mirror)
-		return p != nil && p.Annotations[v1.MirrorPodAnnotationKey] == hash && len(w.mounted()) == 2
+		return p != nil && p.Annotations[v1.MirrorPodAnnotationKey] == hash && p.Status.Phase == v1.PodRunning && len(w.mounted()) == 2
 	})
 	write(strings.Replace(staticManifest, "blue", "red", 1))
 	w.eventually("another version is another pod", func() bool {
