@@ -20,7 +20,7 @@
 //	                        (nodeneeds.go: a device, a label, or that it is for one pod only)
 //	record    setup.go      write what may be mounted from now on, and sync it
 //	act       setup.go      stage its device, if it has one (nodeneeds.go, internal/devices), and
-//	                        the plugin's SetUp, or a block volume's (block.go)
+//	                        the plugin's SetUp, or a block volume's (internal/devices)
 //	confirm   setup.go      note that it is mounted, and tell those that wait (status.go, wait.go)
 //
 // and back, once the pod is deleted:

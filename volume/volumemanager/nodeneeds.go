@@ -28,6 +28,9 @@ func (n *nodeNeeds) find(ctx context.Context, u *setUp) (err error) {
 	if u.device, err = devices.Attaching(ctx, u.plugin, u.spec, u.pod.UID); err != nil {
 		return err
 	}
+	if u.mapping != nil {
+		u.mapping.Use = u.device
+	}
 	if u.device != nil && u.device.Unsure != nil {
 		return u.device.Unsure
 	}
@@ -145,7 +148,7 @@ func (u *setUp) deviceRequest() devices.Request {
 		Args: volume.DeviceMounterArgs{FsGroup: args.FsGroup, SELinuxLabel: args.SELinuxLabel, Progress: args.Progress},
 	}
 	if u.mapping != nil {
-		r.Mapper = u.mapping.mapper
+		r.Mapper = u.mapping.Mapper
 	}
 	return r
 }

@@ -61,8 +61,8 @@ type setUp struct {
 	// what it is, by resolve
 	spec    *volume.Spec
 	plugin  volume.VolumePlugin
-	mounter volume.Mounter // of a block volume its mapping
-	mapping *mapping       // nil for a file system
+	mounter volume.Mounter   // of a block volume its mapping
+	mapping *devices.Mapping // nil for a file system
 	record  *mountrecord.Record
 	key     rootdir.Key
 	source  string // the plugin's name of the source
@@ -244,11 +244,12 @@ func (o *operationExecutor) resolve(ctx context.Context, depends dependencies.Fi
 	return nil
 }
 
-func (o *operationExecutor) newMounter(u *setUp) (volume.Mounter, error) {
-	if u.spec.IsBlock() {
-		return o.newMapping(u)
+func (o *operationExecutor) newMounter(u *setUp) (_ volume.Mounter, err error) {
+	if !u.spec.IsBlock() {
+		return u.plugin.NewMounter(u.spec, u.pod)
 	}
-	return u.plugin.NewMounter(u.spec, u.pod)
+	u.mapping, err = o.needs.devices.NewMapping(&o.blocks, u.plugin, u.spec, u.pod, u.record.Volumes[0])
+	return u.mapping, err
 }
 
 // mounterArgs are the parts of the pod's spec that the volume's mounter needs.
@@ -318,10 +319,7 @@ func (o *operationExecutor) confirm(u *setUp, start time.Time) error {
 	}
 	is := o.actual.of(u.of)
 	known := is.record.Confirmed
-	var mapped *mountrecord.MappedDevice
-	if u.mapping != nil {
-		mapped = u.mapping.mapped()
-	}
+	mapped := u.mapping.Mapped()
 	if known != nil && known.MountPoint == mounted && known.Device.Equal(mapped) {
 		return nil
 	}

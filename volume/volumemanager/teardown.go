@@ -10,6 +10,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
@@ -119,7 +120,7 @@ func alsoDetached(detached *lazyunmount.Error, err error) error {
 // unpublish takes the volume from the pod; its device, if it has one, stays.
 func (o *operationExecutor) unpublish(ctx context.Context, was actualVolume, plugin volume.VolumePlugin) error {
 	if was.record.Spec().IsBlock() {
-		return o.unmapDevice(ctx, was, plugin)
+		return devices.Unmap(ctx, &o.blocks, plugin, was.record.Spec(), was.key.PodUID)
 	}
 	unmounter, err := plugin.NewUnmounter(was.key.Spec, was.key.PodUID)
 	if err != nil {

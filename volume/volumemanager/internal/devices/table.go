@@ -3,6 +3,7 @@
 //
 //	use.go     what a volume needs of its node, and the plugin's calls for that
 //	table.go   which volumes hold a device, and with which label it is mounted
+//	mapping.go publish a block volume's device to a pod
 //	stage.go   mount it before the first volume, unmount it after the last
 //	attach.go  which devices are reported attached, and in use
 //	left.go    what an earlier owner of the root has left mounted: report and undo it
