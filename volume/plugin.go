@@ -187,6 +187,16 @@ type Metrics struct {
 	Used, Capacity, Available *resource.Quantity
 	// InodesUsed, Inodes and InodesFree are numbers of inodes.
 	InodesUsed, Inodes, InodesFree *resource.Quantity
+	// Condition is the volume's health as its storage told it last; nil: it tells nothing.
+	// It may be newer than Time.
+	Condition *Condition
+}
+
+// Condition is the health of a volume, or of a driver's storage, in the words of the storage.
+type Condition struct {
+	// Abnormal: something is wrong, and Message says what.
+	Abnormal bool
+	Message  string
 }
 
 // ErrMetricsUnsupported says that a volume has no metrics of its own.

@@ -19,7 +19,7 @@ import (
 const statsPatience = 2 * time.Second
 
 // statsCollector measures the mounted claims at each scrape, under the kubelet's
-// names (pkg/kubelet/metrics/collectors/volume_stats.go of Kubernetes v1.37). If
+// names (pkg/kubelet/metrics/collectors/volume_stats.go of Kubernetes v1.37; health_status_abnormal of v1.36). If
 // a volume's server does not answer in time, it shows the last known value and
 // its age.
 type statsCollector struct {
@@ -27,6 +27,7 @@ type statsCollector struct {
 	measure  func(ctx context.Context, podUID types.UID, volumeName string) (*volume.Metrics, error)
 	patience time.Duration
 	stats    []volumeStat
+	health   *prometheus.Desc
 	age      *prometheus.Desc
 
 	mu   sync.Mutex
@@ -54,6 +55,8 @@ func newStatsCollector(node *volumemanager.Manager) *statsCollector {
 			stat("inodes_free", "How many inodes the volume has left.", func(m *volume.Metrics) *resource.Quantity { return m.InodesFree }),
 			stat("inodes_used", "How many inodes the volume has in use.", func(m *volume.Metrics) *resource.Quantity { return m.InodesUsed }),
 		},
+		health: prometheus.NewDesc("kubelet_volume_stats_health_status_abnormal",
+			"1 where the volume's storage says that it is not in order, else 0.", claimLabels(), nil),
 		age: prometheus.NewDesc("podvol_volume_stats_age_seconds",
 			"How old the volume's other numbers are: more than moments, where its server does not answer.", claimLabels(), nil),
 	}
@@ -66,6 +69,7 @@ func (c *statsCollector) Describe(descs chan<- *prometheus.Desc) {
 	for _, s := range c.stats {
 		descs <- s.desc
 	}
+	descs <- c.health
 	descs <- c.age
 }
 
@@ -79,6 +83,13 @@ func (c *statsCollector) Collect(metrics chan<- prometheus.Metric) {
 			if value := s.of(m); value != nil {
 				gauge(s.desc, value.AsApproximateFloat64(), claim)
 			}
+		}
+		if m.Condition != nil {
+			abnormal := 0.0
+			if m.Condition.Abnormal {
+				abnormal = 1
+			}
+			gauge(c.health, abnormal, claim)
 		}
 		gauge(c.age, max(0, time.Since(m.Time.Time).Seconds()), claim)
 	}
@@ -110,7 +121,7 @@ func (c *statsCollector) measureAll() map[types.NamespacedName]*volume.Metrics {
 func mountedClaims(rows []volumemanager.VolumeStatus) map[types.NamespacedName]volumemanager.VolumeStatus {
 	claims := make(map[types.NamespacedName]volumemanager.VolumeStatus)
 	for _, row := range rows {
-		if row.State == volumemanager.StateMounted && row.Claim.Name != "" && row.Device == "" {
+		if row.State == volumemanager.StateMounted && row.Claim.Name != "" {
 			claims[row.Claim] = row
 		}
 	}
@@ -123,7 +134,7 @@ func (c *statsCollector) remember(claim types.NamespacedName, m *volume.Metrics,
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case err == nil:
+	case m != nil: // beside an error, of an earlier time or incomplete
 		c.last[claim] = m
 	case errors.Is(err, volume.ErrMetricsUnsupported):
 		delete(c.last, claim)

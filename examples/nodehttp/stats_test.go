@@ -43,7 +43,10 @@ func (s *servers) measure(ctx context.Context, _ types.UID, name string) (*volum
 	}
 	n := func(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.BinarySI) }
 	m := &volume.Metrics{Time: metav1.Now(), Capacity: n(1 << 30), Used: n(1 << 20), Available: n(1 << 10)}
-	if name != "uncounted" {
+	if name == "data" || name == "device" {
+		m.Condition = &volume.Condition{Abnormal: name == "device", Message: "slow"}
+	}
+	if name != "uncounted" && name != "device" {
 		m.Inodes, m.InodesUsed, m.InodesFree = n(100), n(40), n(60)
 	}
 	return m, nil
@@ -81,11 +84,18 @@ func TestVolumeStats(t *testing.T) {
 		}
 		families := gather(t, c)
 		for name, want := range map[string]int{
-			"kubelet_volume_stats_capacity_bytes": 2, "kubelet_volume_stats_available_bytes": 2, "kubelet_volume_stats_used_bytes": 2,
+			"kubelet_volume_stats_capacity_bytes": 3, "kubelet_volume_stats_available_bytes": 3, "kubelet_volume_stats_used_bytes": 3,
 			"kubelet_volume_stats_inodes": 1, "kubelet_volume_stats_inodes_free": 1, "kubelet_volume_stats_inodes_used": 1,
+			"kubelet_volume_stats_health_status_abnormal": 2,
 		} {
 			if got := families[name]; len(got.GetMetric()) != want || got.GetType() != dto.MetricType_GAUGE {
 				t.Errorf("%v, want %d of %s", got, want, name)
+			}
+		}
+		for claim, want := range map[string]float64{"data": 0, "device": 1} {
+			labels := map[string]string{"namespace": "shop", "persistentvolumeclaim": claim}
+			if got := metricValue(t, families["kubelet_volume_stats_health_status_abnormal"], labels); got != want {
+				t.Errorf("the health of %s is %v", claim, got)
 			}
 		}
 		all := slices.Collect(maps.Values(families))

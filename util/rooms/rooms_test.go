@@ -167,6 +167,7 @@ func offCore() map[string][]string {
 		"volume/plugins/csi":                  {"github.com/container-storage-interface/spec", "google.golang.org/grpc"},
 		"volume/plugins/csi/controller":       {"github.com/container-storage-interface/spec", "google.golang.org/grpc", "google.golang.org/protobuf"},
 		"volume/plugins/csi/internal/drivers": {"github.com/container-storage-interface/spec", "google.golang.org/grpc", "google.golang.org/protobuf"},
+		"volume/plugins/csi/internal/stats":   {"github.com/container-storage-interface/spec", "google.golang.org/protobuf"},
 		"volume/volumetest/csitest":           {"github.com/container-storage-interface/spec", "google.golang.org/grpc", "google.golang.org/protobuf"},
 	}
 }

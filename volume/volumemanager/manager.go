@@ -4,21 +4,16 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"sync/atomic"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/propagation"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/containermounts"
 	"github.com/podvol/podvol/volume/internal/work"
-	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager/internal/blockmap"
 	"github.com/podvol/podvol/volume/volumemanager/internal/dependencies"
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
@@ -63,7 +58,7 @@ type Manager struct {
 func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMgr) *Manager {
 	life := lifecycle.New()
 	schedule := &schedule{life: life}
-	status := &publisher{plugins: plugins, nodeName: config.NodeName, watchers: make(map[*watcher]struct{}), claims: make(claimIndex)}
+	status := &publisher{plugins: plugins, nodeName: config.NodeName, watchers: make(map[*watcher]struct{})}
 	entries := &entries{pods: make(map[types.UID]*podState), schedule: schedule, status: status}
 	actual := &actualStateOfWorld{entries: entries, rootDir: host.RootDir, schedule: schedule, status: status, life: life}
 	table := devices.New(devices.Config{
@@ -233,47 +228,3 @@ func comesWithin(limit time.Duration, event <-chan struct{}) bool {
 // returns [ErrStopped] when Run has ended, and the cause of ctx's end when that
 // comes first. If Run was not called by then, the error matches [ErrNotRun] too.
 func (m *Manager) WaitForRecovery(ctx context.Context) error { return m.life.WaitForRecovery(ctx) }
-
-// Metrics measures one of a pod's volumes, by its name in the pod, and returns
-// promptly when ctx ends: its server may not answer, and costs one thread then
-// however often it is asked. The error matches [mount.ErrNotMounted] where the
-// volume is not mounted, and [volume.ErrMetricsUnsupported] where volumes of its
-// kind have no metrics, as block volumes do not.
-func (m *Manager) Metrics(ctx context.Context, podUID types.UID, volumeName string) (*volume.Metrics, error) {
-	record, pod := m.mountedRecord(podUID, volumeName)
-	if record == nil {
-		return nil, &volume.Error{Op: "GetMetrics", Volume: volumeName, PodUID: podUID, Err: mount.ErrNotMounted}
-	}
-	if record.Spec().IsBlock() {
-		return nil, wrap(record, volumeName, "GetMetrics", volume.ErrMetricsUnsupported)
-	}
-	plugin, err := m.plugins.FindPluginByName(record.Plugin)
-	if err != nil {
-		return nil, wrap(record, volumeName, "GetMetrics", err)
-	}
-	mounter, err := plugin.NewMounter(record.Spec(), pod)
-	if err != nil {
-		return nil, wrap(record, volumeName, "GetMetrics", err)
-	}
-	metrics, err := mounter.GetMetrics(ctx)
-	return metrics, wrap(record, volumeName, "GetMetrics", err)
-}
-
-// mountedRecord returns the record of a volume that is mounted, nil if it is
-// not, and its pod, of which only the name may be known.
-func (m *Manager) mountedRecord(podUID types.UID, volumeName string) (*mountrecord.Record, *v1.Pod) {
-	m.entries.Lock()
-	defer m.entries.Unlock()
-	p := m.entries.pods[podUID]
-	s := p.find(func(s *podVolume) bool {
-		return s.state == StateMounted && s.actual.record != nil && slices.Contains(s.names, volumeName)
-	})
-	if s == nil {
-		return nil, nil
-	}
-	pod := p.pod
-	if pod == nil { // not declared since the start
-		pod = &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.name.Namespace, Name: p.name.Name, UID: p.uid}}
-	}
-	return s.actual.record, pod
-}

@@ -108,11 +108,12 @@ type podVolume struct {
 
 	// shown is what status rows say of a volume that has no record.
 	shown *mountrecord.Record
-	claim types.NamespacedName // by which the publisher's index has it; empty: not
 	state VolumeState
 	since time.Time
 	took  time.Duration
 	err   error
+	// condition is what the storage said of the mounted volume when it was measured last.
+	condition *volume.Condition
 
 	doing    operation
 	began    time.Time

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/claimindex"
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 	"github.com/podvol/podvol/volume/volumesource"
 )
@@ -107,6 +107,9 @@ type VolumeStatus struct {
 	// server, or its plugin keeps no book of them. A volume that is mounted has it
 	// too, and is not affected.
 	Server volumesource.Health
+	// Condition is what the storage of a mounted volume said of it when [Manager.Metrics] asked
+	// last; nil: it was not asked, or says nothing. The caller must not change it.
+	Condition *volume.Condition
 }
 
 func compareStatus(a, b VolumeStatus) int {
@@ -139,7 +142,7 @@ type publisher struct {
 	devices  *devices.Table
 	nodeName string
 	watchers map[*watcher]struct{}
-	claims   claimIndex
+	claims   claimindex.Index[*podVolume]
 }
 
 // rows are the status of a directory's volumes, as far as it says it itself.
@@ -150,6 +153,9 @@ func (s *podVolume) rows() []VolumeStatus {
 		State: s.state, Since: s.since, Duration: s.took, Wanted: (s.wanted || s.unused) && s.pod.wanted,
 		Found:    s.actual.isFound(),
 		Failures: s.backoff.Failures(), NextRetry: s.retryAt,
+	}
+	if s.state == StateMounted {
+		row.Condition = s.condition
 	}
 	if s.doing != opNone {
 		row.Operation, row.Began = s.doing.String(), s.began
@@ -213,8 +219,15 @@ func (p *publisher) publish(s *podVolume) {
 	s.pod.announce()
 }
 
-// note notes which claim a volume's rows name now, see [claimIndex].
-func (p *publisher) note(s *podVolume) { p.claims.note(s) }
+// note notes which claim a volume's rows name now. It must be called after each change of what
+// they are made of. The caller holds the lock.
+func (p *publisher) note(s *podVolume) {
+	var claim types.NamespacedName
+	if slices.Contains(s.pod.volumes, s) {
+		claim = s.describe().Claim()
+	}
+	p.claims.Set(s, claim)
+}
 
 // show has the volume's rows say what was found about it, though it may have no record yet.
 func (p *publisher) show(s *podVolume, found *mountrecord.Record) {
@@ -280,33 +293,6 @@ func (p *publisher) healthOf(s *podVolume) volumesource.Health {
 	return health
 }
 
-// claimIndex finds the volumes whose rows name a claim, so that a look-up costs
-// what it finds and not the size of the node.
-type claimIndex map[types.NamespacedName]map[*podVolume]struct{}
-
-// note notes which claim a volume's rows name now. It must be called after each
-// change of what they are made of. The caller holds the lock.
-func (c claimIndex) note(s *podVolume) {
-	var claim types.NamespacedName
-	if slices.Contains(s.pod.volumes, s) {
-		claim = s.describe().Claim()
-	}
-	if claim == s.claim {
-		return
-	}
-	delete(c[s.claim], s)
-	if len(c[s.claim]) == 0 {
-		delete(c, s.claim)
-	}
-	if s.claim = claim; claim.Name == "" {
-		return
-	}
-	if c[claim] == nil {
-		c[claim] = make(map[*podVolume]struct{})
-	}
-	c[claim][s] = struct{}{}
-}
-
 // Subscribe calls f with each new status of a volume until stop is called. f
 // must not block and must not call the manager. After stop returns, f is not
 // called any more; stop must not be called from within f.
@@ -336,7 +322,7 @@ func (m *Manager) Explain() []VolumeStatus {
 func (m *Manager) ExplainClaim(claim types.NamespacedName) []VolumeStatus {
 	m.entries.Lock()
 	defer m.entries.Unlock()
-	return m.status.sortedRows(maps.Keys(m.status.claims[claim]))
+	return m.status.sortedRows(m.status.claims.Of(claim))
 }
 
 // ExplainPod returns the given pod's rows of [Manager.Explain], in its order. Its

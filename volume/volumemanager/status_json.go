@@ -38,6 +38,7 @@ type statusJSON struct {
 	Uncertain        bool          `json:"uncertain,omitempty"`
 	Attachment       string        `json:"attachment,omitempty"`
 	Server           *serverJSON   `json:"server,omitempty"`
+	Condition        string        `json:"condition,omitempty"`
 }
 
 // serverJSON is [volumesource.Health] as JSON.
@@ -81,6 +82,7 @@ type progressJSON struct {
 //   - Trouble with the attachment is its text ("attachment").
 //   - "server" (name, answers, since, failures, retryAt, error) is there only if mounts
 //     from it have had no answer lately.
+//   - "condition" is there if the storage says that the volume is not in order.
 func (s VolumeStatus) MarshalJSON() ([]byte, error) {
 	out := statusJSON{
 		Namespace: s.Pod.Namespace, Pod: s.Pod.Name, PodUID: s.PodUID, Node: string(s.NodeName), Volume: s.Volume,
@@ -102,6 +104,9 @@ func (s VolumeStatus) MarshalJSON() ([]byte, error) {
 		out.Attachment = s.Attachment.Error()
 	}
 	out.Server = troubleOf(s.Server)
+	if s.Condition != nil && s.Condition.Abnormal {
+		out.Condition = s.Condition.Message
+	}
 	return json.Marshal(out)
 }
 

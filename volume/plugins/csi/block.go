@@ -221,7 +221,7 @@ func (b *blockVolume) unpublish(ctx context.Context, place string) error {
 	}
 	p.known.doubt(place, false)
 	p.known.tokens.put(issuedKey{b.PodUID, b.Name}, nil)
-	p.known.metrics.put(place, nil)
+	p.meter.Forget(place)
 	return b.removePublished(place)
 }
 

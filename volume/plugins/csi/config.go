@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/plugins/csi/internal/csivolume"
 	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/stats"
 	"github.com/podvol/podvol/volume/volumesource"
 )
 
@@ -54,6 +55,7 @@ type Plugin struct {
 	drivers *drivers.Set
 	owner   fsgroup.Setter
 	known   knowledge
+	meter   *stats.Meter
 	// cluster is told of the drivers.
 	cluster *introductions
 	disk    disk // set by Init
@@ -85,6 +87,7 @@ func New(c Config) (*Plugin, error) {
 	c.CallTimeout, c.Logger, c.Republish = programs.CallTimeout, programs.Logger, cmp.Or(c.Republish, 90*time.Second)
 	c.Defaults = maps.Clone(c.Defaults)
 	p := &Plugin{config: c, drivers: drivers.NewSet(programs), Kind: csivolume.Kind()}
+	p.meter = &stats.Meter{Drivers: p.drivers, CallTimeout: c.CallTimeout, Logger: c.Logger}
 	p.cluster = newIntroductions(p)
 	return p, nil
 }

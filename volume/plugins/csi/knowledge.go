@@ -10,8 +10,7 @@ import (
 
 // knowledge is what the plugin has learnt of volumes. Its zero value is ready.
 type knowledge struct {
-	tokens  issued
-	metrics measured
+	tokens issued
 
 	mu sync.Mutex
 	// sources are those of specs that were seen. The caller's records are read at

@@ -20,8 +20,12 @@ package csi_test
 // One row says that FSGroupPolicy File applies to a read-only volume; its code does not, and
 // the plugin does not either.
 //
-// Not tried: health of volumes and storage (14), which the plugin does not ask for; data that
-// cannot be written for want of a permission (1), which root always has.
+// Health of volumes and storage (14 rows) is tried by TestVolumeHealth and TestStorageHealth. A
+// capability of which the storage's health does not say all fields is told as far as it goes;
+// upstream drops the whole answer. It also drops one of more than 16 conditions; here its text
+// is cut.
+//
+// Not tried: data that cannot be written for want of a permission (1), which root always has.
 
 import (
 	"maps"

@@ -137,7 +137,7 @@ func kernelBlock(b *bench) {
 	}
 	unmapper, err := b.plugin.NewBlockVolumeUnmapper("pv1", "u1")
 	b.must(err, unmapper.UnmapPodDevice(ctx), unmapper.UnmapPodDevice(ctx), unmapper.TearDownDevice(ctx, "", ""), unmapper.TearDownDevice(ctx, "", ""))
-	b.wantMethods("NodeStageVolume", "NodePublishVolume", "NodeGetVolumeStats", "NodeUnpublishVolume", "NodeUnstageVolume")
+	b.wantMethods("NodeStageVolume", "NodePublishVolume", "NodeGetVolumeStats", "NodeGetVolumeHealth", "NodeGetStorageHealth", "NodeUnpublishVolume", "NodeUnstageVolume")
 	b.wantNothing()
 }
 
@@ -337,7 +337,7 @@ func TestMetrics(t *testing.T) {
 	if last, err := m.GetMetrics(t.Context()); err == nil || last != first {
 		t.Errorf("of a dead driver: %+v, %v", last, err)
 	}
-	b.driver.Configure(func(c *csitest.Config) { c.Capabilities.Stats = false })
+	b.driver.Configure(func(c *csitest.Config) { c.Capabilities.Stats, c.Capabilities.Health = false, false })
 	b.again()
 	if _, err := m.GetMetrics(t.Context()); !errors.Is(err, volume.ErrMetricsUnsupported) {
 		t.Errorf("of a driver that does not measure: %v", err)

@@ -283,7 +283,7 @@ func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
 	u.plugin.known.doubt(dir, false)
 	u.plugin.known.forget(u.key(true))
 	u.plugin.known.tokens.put(issuedKey{u.PodUID, u.Name}, nil)
-	u.plugin.known.metrics.put(dir, nil)
+	u.plugin.meter.Forget(dir)
 	return nil
 }
 

@@ -63,6 +63,10 @@ type Config struct {
 	// keeps the limit.
 	MaxVolumesPerNode int64
 	Topology          map[string]string
+	// VolumeHealth is what is wrong with volumes, by their ids, and StorageHealth what is wrong
+	// with the storage.
+	VolumeHealth  map[string][]*csi.VolumeHealth_VolumeHealthEntry
+	StorageHealth []*csi.NodeGetStorageHealthResponse_StorageBackendHealth
 	// Misbehaviours are the faults of real drivers that this one has.
 	Misbehaviours []Misbehaviour
 }
@@ -78,6 +82,9 @@ type Capabilities struct {
 	// Stats, Expand and Health offer NodeGetVolumeStats, the two calls that expand,
 	// and the two calls of the node's health.
 	Stats, Expand, Health bool
+	// Condition tells a volume's health with NodeGetVolumeStats, as drivers of CSI 1.12 do: it
+	// is the messages of Config.VolumeHealth.
+	Condition bool
 	// Modify offers ControllerModifyVolume, and mutable parameters of CreateVolume: iops and
 	// throughput, which mean nothing here.
 	Modify bool

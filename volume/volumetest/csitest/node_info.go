@@ -1,13 +1,16 @@
 package csitest
 
 import (
+	"cmp"
 	"context"
 	"os"
+	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/blockdev"
@@ -36,6 +39,7 @@ func (n node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesReque
 		{can.VolumeMountGroup, csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP},
 		{can.Health, csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH},
 		{can.Health, csi.NodeServiceCapability_RPC_GET_STORAGE_HEALTH},
+		{can.Condition, volumeCondition},
 	} {
 		if c.has {
 			response.Capabilities = append(response.Capabilities, &csi.NodeServiceCapability{
@@ -45,8 +49,30 @@ func (n node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesReque
 	return response, nil
 }
 
+// volumeCondition was VOLUME_CONDITION until CSI 1.12.
+const volumeCondition = csi.NodeServiceCapability_RPC_Type(4)
+
 func (n node) NodeGetVolumeStats(_ context.Context, r *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	c := n.d.Config()
+	response, err := n.stats(c, r)
+	if err == nil && c.Capabilities.Condition {
+		addCondition(response, c.VolumeHealth[r.VolumeId])
+	}
+	return response, err
+}
+
+// addCondition adds field 2 of CSI 1.12's answer: a message of abnormal (1) and message (2).
+func addCondition(response *csi.NodeGetVolumeStatsResponse, wrong []*csi.VolumeHealth_VolumeHealthEntry) {
+	var messages []string
+	for _, e := range wrong {
+		messages = append(messages, e.GetMessage())
+	}
+	condition := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), protowire.EncodeBool(len(wrong) > 0))
+	condition = protowire.AppendString(protowire.AppendTag(condition, 2, protowire.BytesType), strings.Join(messages, ", "))
+	response.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), condition))
+}
+
+func (n node) stats(c Config, r *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	if !c.Capabilities.Stats {
 		return nil, status.Error(codes.Unimplemented, "volumes are not measured here")
 	}
@@ -128,17 +154,21 @@ func (n node) NodeGetVolumeHealth(_ context.Context, r *csi.NodeGetVolumeHealthR
 	if !c.Capabilities.Health {
 		return nil, status.Error(codes.Unimplemented, "health is not told here")
 	}
-	if _, err := c.need(r.VolumeId, nil); err != nil {
-		return nil, err
+	if r.VolumeId == "" {
+		return nil, status.Error(codes.InvalidArgument, "volume_id is empty")
 	}
-	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: &csi.VolumeHealth{VolumeId: r.VolumeId}}, nil
+	if v, err := c.find(r.VolumeId); v == nil { // a question makes no volume
+		return nil, cmp.Or(err, status.Errorf(codes.NotFound, "there is no volume %q", r.VolumeId))
+	}
+	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: &csi.VolumeHealth{VolumeId: r.VolumeId, HealthStatuses: c.VolumeHealth[r.VolumeId]}}, nil
 }
 
 func (n node) NodeGetStorageHealth(context.Context, *csi.NodeGetStorageHealthRequest) (*csi.NodeGetStorageHealthResponse, error) {
-	if !n.d.Config().Capabilities.Health {
+	c := n.d.Config()
+	if !c.Capabilities.Health {
 		return nil, status.Error(codes.Unimplemented, "health is not told here")
 	}
-	return &csi.NodeGetStorageHealthResponse{}, nil
+	return &csi.NodeGetStorageHealthResponse{BackendHealth: c.StorageHealth}, nil
 }
 
 // DeviceSize returns the size of a volume's loop device as it is now.

@@ -45,6 +45,8 @@ type Driver struct {
 	failures int
 	failing  time.Time // since when
 	failure  error     // the last
+	storage  *volume.Condition
+	asked    time.Time // for the storage's condition
 }
 
 // NewSet returns the drivers that have sockets of their own. It does no I/O.
@@ -255,6 +257,9 @@ type Status struct {
 	Failures     int
 	FailingSince time.Time
 	Err          error
+	// Storage is the condition of the driver's storage as it was told last; nil: it was not
+	// asked for, or the driver does not tell. The caller must not change it.
+	Storage *volume.Condition
 }
 
 // CallStatus is a call under way.
@@ -277,7 +282,7 @@ func (s *Set) Status() []Status {
 func (d *Driver) status() Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s := Status{Name: d.Name, Socket: d.Socket, Since: d.since, Connected: d.session.isReady(), Failures: d.failures, FailingSince: d.failing, Err: d.failure}
+	s := Status{Name: d.Name, Socket: d.Socket, Since: d.since, Connected: d.session.isReady(), Failures: d.failures, FailingSince: d.failing, Err: d.failure, Storage: d.storage}
 	if d.session != nil {
 		s.Version = d.session.version
 		for _, c := range d.session.can {
@@ -317,4 +322,25 @@ func (d *Driver) Health() volumesource.Health {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return volumesource.Health{Source: d.Name, Answers: d.failures == 0, Since: d.failing, Failures: d.failures, Err: d.failure}
+}
+
+// StorageIsDue reports whether the condition of the storage was not asked for since a pause, and
+// notes that it is now: of several callers one asks.
+func (d *Driver) StorageIsDue(pause time.Duration) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.asked.IsZero() && time.Since(d.asked) < pause {
+		return false
+	}
+	d.asked = time.Now()
+	return true
+}
+
+// SetStorage notes the condition of the driver's storage, and reports whether it is news.
+func (d *Driver) SetStorage(c *volume.Condition) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	news := d.storage == nil || *d.storage != *c
+	d.storage = c
+	return news
 }
