@@ -73,6 +73,7 @@ var kinds = []kind{
 	kindOf[storagev1.StorageClass](storagev1.SchemeGroupVersion, false),
 	kindOf[storagev1.VolumeAttributesClass](storagev1.SchemeGroupVersion, false),
 	kindOf[storagev1.CSIDriver](storagev1.SchemeGroupVersion, false),
+	kindOf[storagev1.CSINode](storagev1.SchemeGroupVersion, false),
 	kindWithStatus(storagev1.SchemeGroupVersion, false, func(o *storagev1.VolumeAttachment) *storagev1.VolumeAttachmentStatus { return &o.Status }),
 	kindOf[storagev1.CSIStorageCapacity](storagev1.SchemeGroupVersion, true),
 	trustBundles(),

@@ -1,6 +1,8 @@
 package pvapi
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -26,4 +28,11 @@ func IsOfOtherProvisioner(pv *v1.PersistentVolume) bool {
 	}
 	rest, ours := strings.CutPrefix(s.VolumeAttributes[KeyCSIIdentity], identityPrefix)
 	return !ours || !strings.HasSuffix(rest, "-"+s.Driver)
+}
+
+// CSIAttachmentName is the kubelet's name of the VolumeAttachment of a driver's volume to a
+// node.
+func CSIAttachmentName(handle, driver, node string) string {
+	sum := sha256.Sum256([]byte(handle + driver + node))
+	return "csi-" + hex.EncodeToString(sum[:])
 }

@@ -76,6 +76,10 @@ var resources = map[string]resource{
 		func(c kubernetes.Interface, _ string) client[*storagev1.CSIDriver, *storagev1.CSIDriverList] {
 			return c.StorageV1().CSIDrivers()
 		}),
+	"CSINode": plain(storagev1.SchemeGroupVersion.WithResource("csinodes"),
+		func(c kubernetes.Interface, _ string) client[*storagev1.CSINode, *storagev1.CSINodeList] {
+			return c.StorageV1().CSINodes()
+		}),
 	"VolumeAttachment": plain(storagev1.SchemeGroupVersion.WithResource("volumeattachments"),
 		func(c kubernetes.Interface, _ string) client[*storagev1.VolumeAttachment, *storagev1.VolumeAttachmentList] {
 			return c.StorageV1().VolumeAttachments()

@@ -2,8 +2,6 @@ package csivolume
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pvapi"
 )
 
 // Secrets reads a secret for one call; nil: none is asked for. A failure has done
@@ -39,6 +38,5 @@ func ValuesOf(secrets map[string]string) []string { return slices.Collect(maps.V
 
 // AttachmentName is the kubelet's name of a VolumeAttachment.
 func AttachmentName(s *Source, node string) string {
-	sum := sha256.Sum256([]byte(s.Handle + s.Driver + node))
-	return "csi-" + hex.EncodeToString(sum[:])
+	return pvapi.CSIAttachmentName(s.Handle, s.Driver, node)
 }

@@ -1,0 +1,265 @@
+package attachdetach
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pvapi"
+	"github.com/podvol/podvol/volume/objects"
+)
+
+// VolumeAnnotation has, in the VolumeAttachments that a [Controller] makes, the unique name
+// of their volume: it is known from it also once the PersistentVolume is gone.
+const VolumeAnnotation = "podvol.io/volume"
+
+// attachment is a VolumeAttachment and the volume that it is of.
+type attachment struct {
+	object *storagev1.VolumeAttachment
+	volume v1.UniqueVolumeName
+	// leaving: it is not wanted, and is taken from the node's list before it is deleted.
+	leaving bool
+	// deleted: its deletion was asked for. It is finished then, since it may take effect
+	// whatever the answer was, and a cache may show the object for a while as it was.
+	deleted bool
+}
+
+// isGoing reports whether what is attached is detached, or may be at any moment.
+func (a *attachment) isGoing() bool { return a.deleted || a.object.DeletionTimestamp != nil }
+
+// isUnnamed reports whether the unique name of the volume is not known.
+func (a *attachment) isUnnamed() bool {
+	return a.volume == unnamed(a.object)
+}
+
+// unnamed stands for the unique name of a volume of which nothing else is known.
+func unnamed(a *storagev1.VolumeAttachment) v1.UniqueVolumeName {
+	return v1.UniqueVolumeName(driverPrefix(a.Spec.Attacher) + a.Name)
+}
+
+// pvOf is the name of an attachment's PersistentVolume; empty: it has none.
+func pvOf(a *storagev1.VolumeAttachment) string {
+	return ptr.Deref(a.Spec.Source.PersistentVolumeName, "")
+}
+
+func (a *attachment) node() types.NodeName { return types.NodeName(a.object.Spec.NodeName) }
+
+// attachedTable has all VolumeAttachments.
+type attachedTable struct {
+	mu      sync.Mutex
+	names   map[string]*attachment
+	volumes map[v1.UniqueVolumeName]map[string]*attachment
+	nodes   map[types.NodeName]map[string]*attachment
+	// unnamed are those of which only the PersistentVolume could tell the volume, by its name.
+	unnamed map[string]map[string]*attachment
+}
+
+func newAttachedTable() *attachedTable {
+	return &attachedTable{names: make(map[string]*attachment), volumes: make(map[v1.UniqueVolumeName]map[string]*attachment),
+		nodes: make(map[types.NodeName]map[string]*attachment), unnamed: make(map[string]map[string]*attachment)}
+}
+
+// put notes a version of a VolumeAttachment; nil: it is gone. It returns what was known.
+func (t *attachedTable) put(name string, now *attachment) (prior *attachment) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	prior = t.names[name]
+	if prior != nil {
+		delete(t.names, name)
+		remove(t.volumes, prior.volume, name)
+		remove(t.nodes, prior.node(), name)
+		remove(t.unnamed, pvOf(prior.object), name)
+	}
+	if now == nil {
+		return prior
+	}
+	if prior != nil && prior.object.UID == now.object.UID {
+		now.leaving, now.deleted = prior.leaving, prior.deleted
+	}
+	t.names[name] = now
+	add(t.volumes, now.volume, name, now)
+	add(t.nodes, now.node(), name, now)
+	if now.isUnnamed() {
+		add(t.unnamed, pvOf(now.object), name, now)
+	}
+	return prior
+}
+
+// unnamedOf returns the attachments of a PersistentVolume that may tell their volume now.
+func (t *attachedTable) unnamedOf(pv string) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Keys(t.unnamed[pv]))
+}
+
+func (t *attachedTable) last(name string) (attachment, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a, known := t.names[name]
+	if !known {
+		return attachment{}, false
+	}
+	return *a, true
+}
+
+// setLeaving notes whether an attachment is to go, and reports whether that is news.
+func (t *attachedTable) setLeaving(a *attachment, leaving bool) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now, known := t.names[a.object.Name]
+	if !known || now.object.UID != a.object.UID || now.leaving == leaving {
+		return false
+	}
+	now.leaving = leaving
+	return true
+}
+
+// delete notes that the deletion of an attachment is asked for.
+func (t *attachedTable) delete(a *attachment) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now, known := t.names[a.object.Name]; known && now.object.UID == a.object.UID {
+		now.deleted = true
+	}
+}
+
+// of returns the attachments of a volume, in order; the caller owns them.
+func (t *attachedTable) of(name v1.UniqueVolumeName) []attachment {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return copies(t.volumes[name])
+}
+
+// on returns the attachments to a node, in order; the caller owns them.
+func (t *attachedTable) on(node types.NodeName) []attachment {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return copies(t.nodes[node])
+}
+
+func copies(all map[string]*attachment) []attachment {
+	list := make([]attachment, 0, len(all))
+	for _, a := range all {
+		list = append(list, *a)
+	}
+	slices.SortFunc(list, func(a, b attachment) int {
+		return cmp.Or(cmp.Compare(a.volume, b.volume), cmp.Compare(a.object.Name, b.object.Name))
+	})
+	return list
+}
+
+func (t *attachedTable) volumesOn(node types.NodeName) (names []v1.UniqueVolumeName) {
+	for _, a := range t.on(node) {
+		names = append(names, a.volume)
+	}
+	return slices.Compact(names)
+}
+
+// countOn returns how many volumes of an attacher are attached to a node, or may be.
+func (t *attachedTable) countOn(node types.NodeName, attacher string) (n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for a := range maps.Values(t.nodes[node]) {
+		if a.object.Spec.Attacher == attacher {
+			n++
+		}
+	}
+	return n
+}
+
+// syncAttachment takes note of a VolumeAttachment.
+func (c *Controller) syncAttachment(ctx context.Context, name types.NamespacedName) error {
+	a, exists, err := c.attachments.Get(ctx, name)
+	if err != nil {
+		return err
+	}
+	if exists {
+		return c.takeAttachment(ctx, a)
+	}
+	c.attachmentGone(name.Name)
+	return nil
+}
+
+func (c *Controller) attachmentGone(name string) {
+	prior := c.attached.put(name, nil)
+	if prior == nil {
+		return
+	}
+	c.queue.Enqueue(key{volume: prior.volume})
+	c.queue.Enqueue(key{object: nodeRef(prior.node())})
+	c.enqueueVolumes(c.tell.waitingForRoom(prior.node()))
+}
+
+// takeAttachment notes a version of a VolumeAttachment, and enqueues its volume and its node.
+func (c *Controller) takeAttachment(ctx context.Context, a *storagev1.VolumeAttachment) error {
+	name, err := c.volumeOf(ctx, a)
+	if err != nil {
+		return err
+	}
+	c.attached.put(a.Name, &attachment{object: a, volume: name})
+	c.queue.Enqueue(key{volume: name})
+	c.queue.Enqueue(key{object: nodeRef(types.NodeName(a.Spec.NodeName))})
+	return nil
+}
+
+// volumeOf returns the unique name of an attachment's volume. Where nothing tells it any
+// more, that is a name of its own, which begins as the plugin's would.
+func (c *Controller) volumeOf(ctx context.Context, a *storagev1.VolumeAttachment) (v1.UniqueVolumeName, error) {
+	if known, ok := c.attached.last(a.Name); ok && known.object.UID == a.UID && !known.isUnnamed() {
+		return known.volume, nil
+	}
+	if name := pvOf(a); name != "" {
+		pv, err := objects.Get[*v1.PersistentVolume](ctx, c.objects, pvapi.VolumeRef(name))
+		if err == nil {
+			spec := volume.NewSpecFromPersistentVolume(pv, false)
+			if plugin, ok := c.attachableOf(spec); ok && attacherOf(plugin, spec) == a.Spec.Attacher {
+				return uniqueName(plugin, spec)
+			}
+		} else if !errors.Is(err, volume.ErrNotFound) {
+			return "", err
+		}
+	}
+	if name := a.Annotations[VolumeAnnotation]; name != "" {
+		return v1.UniqueVolumeName(name), nil
+	}
+	return unnamed(a), nil
+}
+
+// driverPrefix is how unique names of a CSI driver's volumes begin.
+func driverPrefix(attacher string) string { return csiPlugin + "/" + attacher + "^" }
+
+const csiPlugin = "kubernetes.io/csi"
+
+// attacherOf is who attaches a volume: a CSI driver, or else the plugin, whose name is
+// turned round as a driver's may have no slash: "iscsi.kubernetes.io".
+func attacherOf(plugin volume.VolumePlugin, spec *volume.Spec) string {
+	if csi := spec.PersistentVolume.Spec.CSI; csi != nil {
+		return csi.Driver
+	}
+	parts := strings.Split(plugin.GetPluginName(), "/")
+	slices.Reverse(parts)
+	return strings.Join(parts, ".")
+}
+
+// attachmentName is the kubelet's name of a CSI volume's VolumeAttachment, and one of the
+// same form for others.
+func attachmentName(name v1.UniqueVolumeName, spec *volume.Spec, node types.NodeName) string {
+	if csi := spec.PersistentVolume.Spec.CSI; csi != nil {
+		return pvapi.CSIAttachmentName(csi.VolumeHandle, csi.Driver, string(node))
+	}
+	sum := sha256.Sum256([]byte(string(name) + "\x00" + string(node)))
+	return "podvol-" + hex.EncodeToString(sum[:])
+}

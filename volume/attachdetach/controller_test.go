@@ -1,0 +1,311 @@
+package attachdetach_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// wantEvent wants just one event of a pod that has all of these words.
+func (w *world) wantEvent(words ...string) {
+	w.t.Helper()
+	events := w.takeEvents()
+	found := slices.ContainsFunc(events, func(e string) bool {
+		return !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(e, word) })
+	})
+	if !found {
+		w.t.Errorf("no event with %q among %q", words, events)
+	}
+}
+
+func TestAVolumeIsAttachedMountedAndDetached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, "a")
+		w.addPod("p", "n0", "a")
+		w.settle()
+		w.wantAttachments("a@n0+")
+		if got := w.backend.mountsOf("n0"); !slices.Equal(got, []string{"a"}) {
+			t.Errorf("mounted: %v", got)
+		}
+		w.wantEvent("p: Normal SuccessfulAttachVolume", `"a"`)
+		w.deletePod("p")
+		w.settle()
+		w.wantAttachments()
+		if got := w.node("n0").Status.VolumesAttached; len(got) > 0 {
+			t.Errorf("the node still lists %v", got)
+		}
+	})
+}
+
+func TestAVolumeForOneNodeMovesOnceTheFirstHasLetItGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, "a")
+		w.addPod("p", "n0", "a")
+		w.settle()
+		w.addPod("q", "n1", "a")
+		w.settle()
+		w.wantAttachments("a@n0+")
+		w.wantEvent("q: Warning FailedAttachVolume", "Multi-Attach error", "node n0 has it", "pod ops/p uses it there, and must go first")
+		w.deletePod("p")
+		w.settle()
+		w.wantAttachments("a@n1+")
+		w.wantEvent("q: Normal SuccessfulAttachVolume")
+	})
+}
+
+func TestASharedVolumeIsAttachedToAllNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, "shared")
+		w.addPod("p", "n0", "shared")
+		w.addPod("q", "n1", "shared")
+		w.settle()
+		w.wantAttachments("shared@n0+", "shared@n1+")
+	})
+}
+
+func TestAPodThatHasEndedGivesItsVolumeUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, "a")
+		w.addPod("p", "n0", "a")
+		w.settle()
+		w.change("Pod", "ops", "p", func(o metav1.Object) { o.(*v1.Pod).Status.Phase = v1.PodSucceeded })
+		w.settle()
+		w.wantAttachments()
+	})
+}
+
+// A node that does not answer keeps its volumes, whatever the time, until somebody says that
+// it is switched off.
+func TestOnlyAFencedNodeIsNotWaitedFor(t *testing.T) {
+	for name, fence := range map[string]func(w *world){
+		"tainted": func(w *world) { w.fence("n0") },
+		"deleted": func(w *world) {
+			if err := w.store.Delete(w.t.Context(), nodeRef("n0"), noPreconditions); err != nil {
+				w.t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 2, "a")
+				w.addPod("p", "n0", "a")
+				w.settle()
+				w.powerOff("n0")
+				w.deletePod("p")
+				w.addPod("q", "n1", "a")
+				time.Sleep(24 * time.Hour)
+				w.wantAttachments("a@n0+")
+				w.wantEvent("q: Warning FailedAttachVolume", "node n0 has it", "does not answer", "node.kubernetes.io/out-of-service")
+				began := time.Now()
+				fence(w)
+				for !slices.Equal(w.attachments(), []string{"a@n1+"}) {
+					time.Sleep(10 * time.Millisecond)
+					if time.Since(began) > time.Hour {
+						t.Fatalf("attachments %v after an hour", w.attachments())
+					}
+				}
+				if took := time.Since(began) - 2*slowness; took > 100*time.Millisecond {
+					t.Errorf("it took %v more than to detach and to attach", took)
+				}
+				w.wantAttachments("a@n1+")
+			})
+		})
+	}
+}
+
+// The taint on a node that is Ready is a mistake.
+func TestALivingNodeIsNotFenced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, "a")
+		w.addPod("p", "n0", "a")
+		w.settle()
+		w.agents["n0"].setOff(true) // it hangs, and answers all the same
+		w.fence("n0")
+		w.deletePod("p")
+		w.settle()
+		w.wantAttachments("a@n0+")
+	})
+}
+
+// Only where the administrator wants it, time alone detaches.
+func TestTimeDetachesOnlyWhereItIsToldTo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, "a")
+		w.stop()
+		w.config.DetachAfter = time.Hour
+		w.start()
+		w.addPod("p", "n0", "a")
+		w.settle()
+		w.powerOff("n0")
+		w.deletePod("p")
+		time.Sleep(59 * time.Minute)
+		w.wantAttachments("a@n0+")
+		time.Sleep(2 * time.Minute)
+		w.wantAttachments()
+	})
+}
+
+func TestAFailedAttachIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, "a")
+		w.setAttaching("a", errors.New("no such disk"))
+		w.addPod("p", "n0", "a")
+		w.settle()
+		events := w.takeEvents()
+		if len(events) != 1 || !strings.Contains(events[0], `p: Warning FailedAttachVolume volume "a" is not attached to node n0: attaching it failed: no such disk`) {
+			t.Errorf("events %q", events)
+		}
+		w.setAttaching("a", nil)
+		w.settle()
+		w.wantAttachments("a@n0+")
+	})
+}
+
+// What a controller left that has ended is found again, also of nodes and volumes that are
+// gone.
+func TestWhatIsLeftIsDetachedAtTheNextStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, "a", "b", "c")
+		w.addPod("p", "n0", "a")
+		w.addPod("q", "n1", "b")
+		w.addPod("r", "n2", "c")
+		w.settle()
+		w.stop()
+		w.deletePod("p")
+		w.powerOff("n1")
+		w.deletePod("q")
+		w.letGo("q")
+		w.deletePod("r")
+		for _, ref := range []volumeRef{nodeRef("n1"), pvRef("c")} {
+			if err := w.store.Delete(t.Context(), ref, noPreconditions); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.settle()
+		w.wantAttachments("a@n0+", "b@n1+", "c@n2+")
+		w.start()
+		w.settle()
+		w.wantAttachments()
+	})
+}
+
+// A volume whose driver needs no attaching any more leaves no attachment, but not before it
+// is unmounted.
+func TestADriverThatCeasesToNeedAttachingLeavesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, "a")
+		w.addPod("p", "n0", "a")
+		w.settle()
+		w.stop()
+		w.plugin.set(true, nil)
+		w.start()
+		w.settle()
+		w.wantAttachments("a@n0+")
+		w.deletePod("p")
+		w.settle()
+		w.wantAttachments()
+	})
+}
+
+// A failed look-up is not the same as a pod that wants nothing.
+func TestAFailedLookUpDetachesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, "a")
+		w.addPod("p", "n0", "a")
+		w.settle()
+		w.stop()
+		w.plugin.set(false, errors.New("the API server does not answer"))
+		w.agents["n0"].setOff(true)
+		w.changeNode("n0", func(n *v1.Node) { n.Status.VolumesInUse = nil })
+		w.start()
+		w.settle()
+		w.wantAttachments("a@n0+")
+		w.plugin.set(false, nil)
+		w.agents["n0"].setOff(false)
+		w.settle()
+		w.wantAttachments("a@n0+")
+	})
+}
+
+func TestANodeThatAttachesByItselfIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, "a", "b")
+		w.addPod("p", "n0", "a")
+		w.settle()
+		w.changeNode("n0", func(n *v1.Node) { n.Annotations = nil })
+		w.settle()
+		w.addPod("q", "n0", "b")
+		w.deletePod("p")
+		w.settle()
+		w.wantAttachments("a@n0+")
+	})
+}
+
+// A node gets as many volumes as its CSINode says, and the next one when one has gone.
+func TestANodeGetsNoMoreVolumesThanItHasRoomFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, "a", "b")
+		w.create(csiNode("n0", 1))
+		w.addPod("p", "n0", "a")
+		w.settle()
+		w.takeEvents()
+		w.addPod("q", "n0", "b")
+		w.settle()
+		w.wantAttachments("a@n0+")
+		w.wantEvent("q: Warning FailedAttachVolume", "node n0 has 1 volumes of driver "+driver)
+		w.deletePod("p")
+		w.settle()
+		w.wantAttachments("b@n0+")
+	})
+}
+
+// A claim that is deleted by force takes no disk from the pod that has it.
+func TestAClaimThatGoesTakesNoVolumeFromItsPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, "a")
+		w.addPod("p", "n0", "a")
+		w.settle()
+		if err := w.store.Delete(t.Context(), claimRef("a"), noPreconditions); err != nil {
+			t.Fatal(err)
+		}
+		w.settle()
+		w.wantAttachments("a@n0+")
+	})
+}
+
+// Nothing is done while nothing changes.
+func TestAnIdleControllerAsksNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, "a", "b")
+		w.addPod("p", "n0", "a")
+		w.addPod("q", "n1", "b")
+		w.settle()
+		before := w.client.Count()
+		time.Sleep(24 * time.Hour)
+		if calls := w.client.Count() - before; calls > 0 {
+			t.Errorf("%d calls in a day: %v", calls, w.client.Calls()[before:])
+		}
+	})
+}
+
+// An attachment that somebody deletes is made again.
+func TestAnAttachmentDeletedByHandIsMadeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, "a")
+		w.setAttaching("a", errors.New("it takes its time"))
+		w.addPod("p", "n0", "a")
+		w.settle()
+		if err := w.store.Delete(t.Context(), attachmentRef("a", "n0"), noPreconditions); err != nil {
+			t.Fatal(err)
+		}
+		w.setAttaching("a", nil)
+		w.settle()
+		w.wantAttachments("a@n0+")
+	})
+}

@@ -1,0 +1,198 @@
+package attachdetach
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/latest"
+	"github.com/podvol/podvol/volume/internal/pvapi"
+	"github.com/podvol/podvol/volume/objects"
+)
+
+func isManaged(node *v1.Node) bool { return node.Annotations[ManagedAnnotation] == "true" }
+
+// notReadySince returns since when a node is not Ready; ok is false for one that is, and for
+// one that does not say.
+func notReadySince(node *v1.Node) (since time.Time, ok bool) {
+	for i := range node.Status.Conditions {
+		if c := &node.Status.Conditions[i]; c.Type == v1.NodeReady {
+			return c.LastTransitionTime.Time, c.Status != v1.ConditionTrue
+		}
+	}
+	return time.Time{}, false
+}
+
+// isFenced reports whether an administrator says that a node is switched off. One that is
+// Ready is not.
+func isFenced(node *v1.Node) bool {
+	_, silent := notReadySince(node)
+	return silent && slices.ContainsFunc(node.Spec.Taints, func(t v1.Taint) bool { return t.Key == OutOfServiceTaint })
+}
+
+// isUsed reports whether the node says that it uses the volume of an attachment.
+func isUsed(node *v1.Node, a *attachment) bool {
+	return slices.ContainsFunc(node.Status.VolumesInUse, func(used v1.UniqueVolumeName) bool {
+		return slices.Contains(namesOf(used, types.NodeName(node.Name)), a.volume)
+	})
+}
+
+// isListed reports whether the node is told that a volume is attached.
+func isListed(node *v1.Node, name v1.UniqueVolumeName) bool {
+	return slices.ContainsFunc(node.Status.VolumesAttached, func(a v1.AttachedVolume) bool { return a.Name == name })
+}
+
+// namesOf returns the unique name of a volume and, for a CSI driver's, the one that its
+// attachment has where nothing else is known of it.
+func namesOf(name v1.UniqueVolumeName, node types.NodeName) []v1.UniqueVolumeName {
+	rest, isCSI := strings.CutPrefix(string(name), csiPlugin+"/")
+	driver, handle, ok := strings.Cut(rest, "^")
+	if !isCSI || !ok {
+		return []v1.UniqueVolumeName{name}
+	}
+	return []v1.UniqueVolumeName{name, v1.UniqueVolumeName(driverPrefix(driver) + pvapi.CSIAttachmentName(handle, driver, string(node)))}
+}
+
+// nodeChanged enqueues the volumes that a node's change concerns.
+func (c *Controller) nodeChanged(name types.NamespacedName, prior, now *v1.Node, how latest.Noticed) {
+	node := types.NodeName(name.Name)
+	switch {
+	case how == latest.Listed:
+	case prior == nil, now == nil, isManaged(prior) != isManaged(now), isFenced(prior) != isFenced(now), hasTurned(prior, now):
+		c.enqueueVolumes(c.attached.volumesOn(node))
+		c.enqueueVolumes(c.wishes.volumesOn(node))
+		c.enqueuePods(nodeRef(node))
+	default:
+		if !maps.Equal(prior.Labels, now.Labels) {
+			c.enqueuePods(nodeRef(node))
+		}
+		for _, changed := range difference(prior, now) {
+			c.enqueueVolumes(namesOf(changed, node))
+		}
+	}
+}
+
+// hasTurned reports whether a node became ready, or ceased to be.
+func hasTurned(prior, now *v1.Node) bool {
+	_, was := notReadySince(prior)
+	_, is := notReadySince(now)
+	return was != is
+}
+
+func (c *Controller) enqueuePods(ref volume.ObjectRef) {
+	for _, pod := range c.wishes.using(ref) {
+		c.queue.Enqueue(key{object: pod})
+	}
+}
+
+// difference returns the volumes that one of two versions of a node lists and the other
+// does not, in use or attached.
+func difference(prior, now *v1.Node) (names []v1.UniqueVolumeName) {
+	changed := make(map[v1.UniqueVolumeName]int)
+	for i, node := range []*v1.Node{prior, now} {
+		for _, used := range node.Status.VolumesInUse {
+			changed[used] ^= 1 << i
+		}
+		for _, a := range node.Status.VolumesAttached {
+			changed[a.Name] ^= 4 << i
+		}
+	}
+	for name, bits := range changed {
+		if bits&3 == 1 || bits&3 == 2 || bits>>2 == 1 || bits>>2 == 2 {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// syncNode tells a node which volumes are attached to it.
+func (c *Controller) syncNode(ctx context.Context, name types.NodeName) error {
+	node, exists, err := c.nodes.Get(ctx, types.NamespacedName{Name: string(name)})
+	if err != nil {
+		return err
+	}
+	if !exists {
+		c.enqueueVolumes(c.attached.volumesOn(name))
+		return nil
+	}
+	list := c.listFor(node)
+	if !isManaged(node) || slices.Equal(sortedList(node.Status.VolumesAttached), list) {
+		return nil
+	}
+	next := node.DeepCopy()
+	next.Status.VolumesAttached = list
+	stored, err := c.objects.UpdateStatus(ctx, next)
+	if err != nil {
+		return c.nodes.Failed(ctx, next, err)
+	}
+	if stored, ok := stored.(*v1.Node); ok {
+		c.nodes.Put(stored)
+	}
+	return nil
+}
+
+// listFor returns what the node's status is to list. A volume that is to go leaves the list
+// only if this version of the node does not use it, so that the write orders both.
+func (c *Controller) listFor(node *v1.Node) (list []v1.AttachedVolume) {
+	for _, a := range c.attached.on(types.NodeName(node.Name)) {
+		switch {
+		case !a.object.Status.Attached || a.isGoing():
+		case a.leaving && (!isUsed(node, &a) || c.isLost(node)):
+		default:
+			list = append(list, v1.AttachedVolume{Name: a.volume, DevicePath: a.object.Status.AttachmentMetadata[DevicePathKey]})
+		}
+	}
+	return sortedList(list)
+}
+
+// DevicePathKey is the key, in a VolumeAttachment's metadata, of the device's path on the
+// node, where its attacher knows it.
+const DevicePathKey = "devicePath"
+
+func sortedList(list []v1.AttachedVolume) []v1.AttachedVolume {
+	list = slices.SortedFunc(slices.Values(list), func(a, b v1.AttachedVolume) int { return compareText(a.Name, b.Name) })
+	return slices.Compact(list)
+}
+
+func compareText[T ~string](a, b T) int { return strings.Compare(string(a), string(b)) }
+
+// isLost reports whether a node is not waited for, though its Node is there.
+func (c *Controller) isLost(node *v1.Node) bool {
+	return isFenced(node) || c.detachAfter > 0 && c.untilLost(node) == 0
+}
+
+// untilLost returns how long it takes until a node that does not answer counts as lost.
+func (c *Controller) untilLost(node *v1.Node) time.Duration {
+	since, silent := notReadySince(node)
+	if !silent || c.detachAfter <= 0 {
+		return c.detachAfter
+	}
+	return max(0, c.detachAfter-time.Since(since))
+}
+
+// room returns how many volumes of a driver may be attached to a node; ok is false where
+// there is no limit.
+func (c *Controller) room(ctx context.Context, node types.NodeName, driver string) (limit int, ok bool, err error) {
+	info, err := objects.Get[*storagev1.CSINode](ctx, c.objects, volume.NewObjectRef(kindCSINode, "", string(node)))
+	if err != nil {
+		return 0, false, pvapi.IgnoreMissing(err)
+	}
+	for i := range info.Spec.Drivers {
+		if d := &info.Spec.Drivers[i]; d.Name == driver && d.Allocatable != nil && d.Allocatable.Count != nil {
+			return int(*d.Allocatable.Count), true, nil
+		}
+	}
+	return 0, false, nil
+}
+
+func isReady(node *v1.Node) bool {
+	_, silent := notReadySince(node)
+	return !silent
+}

@@ -1,0 +1,172 @@
+package attachdetach
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Reasons of events, as in Kubernetes' controller.
+const (
+	reasonFailed   = "FailedAttachVolume"
+	reasonAttached = "SuccessfulAttachVolume"
+)
+
+// teller tells pods what their volumes wait for: each state once, as long as it lasts.
+type teller struct {
+	sink EventRecorder // nil: there is no listener
+
+	mu   sync.Mutex
+	told map[types.UID]map[v1.UniqueVolumeName]string
+	// full are the volumes for which a node has no room.
+	full map[types.NodeName]map[v1.UniqueVolumeName]bool
+}
+
+func newTeller(sink EventRecorder) *teller {
+	return &teller{sink: sink, told: make(map[types.UID]map[v1.UniqueVolumeName]string), full: make(map[types.NodeName]map[v1.UniqueVolumeName]bool)}
+}
+
+// attaching notes that a volume is being attached, which is no event.
+func (t *teller) attaching(s *site) {
+	for _, p := range s.holders {
+		t.enter(p, s.name, "attaching")
+	}
+}
+
+// attached tells the pods that waited for a volume that it is there.
+func (t *teller) attached(s *site) {
+	for _, p := range s.holders {
+		if t.leave(p, s.name) {
+			t.send(p, v1.EventTypeNormal, reasonAttached, fmt.Sprintf("AttachVolume.Attach succeeded for volume %q", specName(p, s.name)))
+		}
+	}
+}
+
+// waits tells the pods of a node why a volume is not attached.
+func (t *teller) waits(s *site, reason, why string) {
+	for _, p := range s.holders {
+		if t.enter(p, s.name, why) {
+			t.send(p, v1.EventTypeWarning, reason, fmt.Sprintf("volume %q is not attached to node %s: %s", specName(p, s.name), s.node, why))
+		}
+	}
+}
+
+// waitsForRoom is waits for a volume that is to be looked at when another leaves the node.
+func (t *teller) waitsForRoom(s *site, why string) {
+	t.mu.Lock()
+	add(t.full, s.node, s.name, true)
+	t.mu.Unlock()
+	t.waits(s, reasonFailed, why)
+}
+
+// waitingForRoom returns, and forgets, the volumes for which a node had no room.
+func (t *teller) waitingForRoom(node types.NodeName) []v1.UniqueVolumeName {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	names := slices.Sorted(maps.Keys(t.full[node]))
+	delete(t.full, node)
+	return names
+}
+
+// enter notes the state of a pod's volume, and reports whether that is news.
+func (t *teller) enter(p *podWishes, name v1.UniqueVolumeName, state string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.told[p.pod.UID][name] == state {
+		return false
+	}
+	add(t.told, p.pod.UID, name, state)
+	return true
+}
+
+// leave reports whether a pod's volume was in a state to tell of, and ends that.
+func (t *teller) leave(p *podWishes, name v1.UniqueVolumeName) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, known := t.told[p.pod.UID][name]
+	remove(t.told, p.pod.UID, name)
+	return known
+}
+
+// forget is for a pod that is gone.
+func (t *teller) forget(pod types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.told, pod)
+}
+
+func (t *teller) send(p *podWishes, eventType, reason, message string) {
+	if t.sink != nil {
+		t.sink.Event(p.pod, eventType, reason, message)
+	}
+}
+
+func specName(p *podWishes, name v1.UniqueVolumeName) string {
+	return p.volumes[name].spec.Name()
+}
+
+// multiAttach says who has a volume that may be attached to one node only, and what ends
+// that.
+func (c *Controller) multiAttach(s, other *site) string {
+	return fmt.Sprintf("Multi-Attach error: only one node may have it at a time, and node %s has it; %s", other.node, c.whyHeld(s, other))
+}
+
+// whyHeld says why a node keeps a volume, and what to do.
+func (c *Controller) whyHeld(s, other *site) string {
+	object, node := other.has.object, other.object
+	users := podsOf(other.holders, namespacesOf(s.holders))
+	switch {
+	case object.DeletionTimestamp != nil && object.Status.DetachError != nil:
+		return "detaching it fails: " + object.Status.DetachError.Message
+	case other.has.isGoing():
+		return fmt.Sprintf("it is being detached (VolumeAttachment %s)", object.Name)
+	case node == nil:
+		return "its Node object is gone, so it is detached"
+	case !isManaged(node):
+		return fmt.Sprintf("that node attaches by itself (it has no annotation %s), so only it can detach it", ManagedAnnotation)
+	case !isReady(node) && (users != "" || isUsed(node, other.has)):
+		return fmt.Sprintf("that node does not answer, and may still write to it. Have it come back; or, if it is switched off for sure, taint it %s=nodeshutdown:NoExecute and delete its pods, or delete its Node", OutOfServiceTaint)
+	case users != "":
+		return users + " there, and must go first"
+	case isUsed(node, other.has):
+		return "no pod there wants it, but that node still has it mounted; see the events and the log of its agent"
+	}
+	return "it is about to be detached"
+}
+
+func namespacesOf(pods []*podWishes) []string {
+	var all []string
+	for _, p := range pods {
+		all = append(all, p.pod.Namespace)
+	}
+	return all
+}
+
+// podsOf names the pods that use a volume. Those of other namespaces than the reader's are
+// only counted.
+func podsOf(pods []*podWishes, readers []string) string {
+	var names []string
+	hidden := 0
+	for _, p := range pods {
+		if slices.Contains(readers, p.pod.Namespace) {
+			names = append(names, p.pod.Namespace+"/"+p.pod.Name)
+		} else {
+			hidden++
+		}
+	}
+	slices.Sort(names)
+	switch {
+	case len(pods) == 0:
+		return ""
+	case hidden == 0:
+		return "pod " + strings.Join(names, ", ") + " uses it"
+	case len(names) == 0:
+		return fmt.Sprintf("%d pods of other namespaces use it", hidden)
+	}
+	return fmt.Sprintf("pod %s and %d of other namespaces use it", strings.Join(names, ", "), hidden)
+}

@@ -1,0 +1,262 @@
+package attachdetach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
+)
+
+// site is a volume at a node.
+type site struct {
+	name v1.UniqueVolumeName
+	node types.NodeName
+	// object is the Node; nil: there is none.
+	object *v1.Node
+	// has is the volume's attachment to the node; nil: there is none.
+	has *attachment
+	// holders are the pods of the node that have the volume, or want it.
+	holders []*podWishes
+	// lostIn is when those of them that are being deleted cease to; 0: that is not known.
+	lostIn time.Duration
+}
+
+// wanted returns the volume as a pod of the node wants it attached; nil: none does.
+func (s *site) wanted() *wanted {
+	for _, p := range s.holders {
+		if w := p.volumes[s.name]; w.attaches {
+			return w
+		}
+	}
+	return nil
+}
+
+// sitesOf returns a volume's sites: those that have it, then those whose pods want it, the
+// oldest first.
+func (c *Controller) sitesOf(ctx context.Context, name v1.UniqueVolumeName) ([]*site, error) {
+	var sites []*site
+	at := func(node types.NodeName) (*site, error) {
+		if i := slices.IndexFunc(sites, func(s *site) bool { return s.node == node }); i >= 0 {
+			return sites[i], nil
+		}
+		object, _, err := c.nodes.Get(ctx, types.NamespacedName{Name: string(node)})
+		s := &site{name: name, node: node, object: object}
+		sites = append(sites, s)
+		return s, err
+	}
+	for _, a := range c.attached.of(name) {
+		s, err := at(a.node())
+		if err != nil {
+			return nil, err
+		}
+		s.has = &a
+	}
+	for _, p := range c.wishes.of(name) {
+		s, err := at(p.node)
+		if err != nil {
+			return nil, err
+		}
+		c.hold(s, p)
+	}
+	return sites, nil
+}
+
+// hold adds a pod to those that hold a volume at a node, unless the node is gone, or the pod
+// is being deleted and the node is lost.
+func (c *Controller) hold(s *site, p *podWishes) {
+	leaves := p.pod.DeletionTimestamp != nil
+	if s.object == nil || leaves && c.isLost(s.object) {
+		return
+	}
+	s.holders = append(s.holders, p)
+	if leaves && !isReady(s.object) {
+		s.lostIn = c.untilLost(s.object)
+	}
+}
+
+// syncVolume attaches a volume where it is wanted, and detaches it where it is not.
+func (c *Controller) syncVolume(ctx context.Context, name v1.UniqueVolumeName) (after time.Duration, err error) {
+	sites, err := c.sitesOf(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	var errs []error
+	for _, s := range sites {
+		if s.has != nil && (s.has.deleted || len(s.holders) == 0) {
+			errs = append(errs, c.detach(ctx, s))
+		}
+		if s.lostIn > 0 && (after == 0 || s.lostIn < after) {
+			after = s.lostIn
+		}
+	}
+	for _, s := range sites {
+		if w := s.wanted(); w != nil && isManaged(s.object) {
+			errs = append(errs, c.attach(ctx, s, w, sites))
+		}
+	}
+	return after, errors.Join(errs...)
+}
+
+// detach does the next step to detach a volume that no pod of the node wants: it takes the
+// volume from the node's list, and then deletes the attachment.
+func (c *Controller) detach(ctx context.Context, s *site) error {
+	switch {
+	case s.has.object.DeletionTimestamp != nil:
+		return nil // its attacher has it
+	case s.has.deleted:
+		return c.delete(ctx, s)
+	}
+	if s.object == nil {
+		if _, exists, err := c.nodes.GetLive(ctx, types.NamespacedName{Name: string(s.node)}); err != nil || exists {
+			return err // what is read anew enqueues the volume
+		}
+		return c.delete(ctx, s)
+	}
+	switch {
+	case !isManaged(s.object):
+		return nil
+	case c.wishes.isUnsureOn(s.node):
+		return nil // the pod is read again, and enqueues what was kept for it
+	case isUsed(s.object, s.has) && !c.isLost(s.object):
+		s.lostIn = c.untilLost(s.object)
+		c.setLeaving(s, false)
+		return nil
+	case isListed(s.object, s.name):
+		c.setLeaving(s, true)
+		c.queue.Enqueue(key{object: nodeRef(s.node)})
+		return nil // the node's new status enqueues the volume
+	}
+	c.setLeaving(s, true)
+	return c.delete(ctx, s)
+}
+
+// setLeaving has the node's list made anew, if that is news.
+func (c *Controller) setLeaving(s *site, leaving bool) {
+	if c.attached.setLeaving(s.has, leaving) {
+		c.queue.Enqueue(key{object: nodeRef(s.node)})
+	}
+}
+
+// delete deletes an attachment. What was attached is detached by its attacher, which keeps
+// the object by a finalizer until then.
+func (c *Controller) delete(ctx context.Context, s *site) error {
+	object := s.has.object
+	c.attached.delete(s.has)
+	err := c.objects.Delete(ctx, volume.NewObjectRef(kindAttachment, "", object.Name), objects.Preconditions{UID: object.UID})
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, volume.ErrNotFound) && !errors.Is(err, objects.ErrConflict) {
+		return c.attachments.Failed(ctx, object, err)
+	}
+	return c.readLive(ctx, object.Name)
+}
+
+// readLive notes what the API itself has of an attachment.
+func (c *Controller) readLive(ctx context.Context, name string) error {
+	now, exists, err := c.attachments.GetLive(ctx, types.NamespacedName{Name: name})
+	if err != nil {
+		return err
+	}
+	if exists {
+		return c.takeAttachment(ctx, now)
+	}
+	c.attachmentGone(name)
+	return nil
+}
+
+// attach does what a volume that a pod of a managed node wants needs now, and tells the pods
+// what it waits for.
+func (c *Controller) attach(ctx context.Context, s *site, w *wanted, all []*site) error {
+	if s.has != nil {
+		c.keep(s)
+		return nil
+	}
+	if other := blocking(s, w.spec, all); other != nil {
+		c.tell.waits(s, reasonFailed, c.multiAttach(s, other))
+		return nil
+	}
+	plugin, ok := c.attachableOf(w.spec)
+	if !ok {
+		return nil
+	}
+	attacher := attacherOf(plugin, w.spec)
+	limit, limited, err := c.room(ctx, s.node, attacher)
+	if err != nil {
+		return err
+	}
+	if limited && c.attached.countOn(s.node, attacher) >= limit {
+		c.tell.waitsForRoom(s, fmt.Sprintf("node %s has %d volumes of driver %s attached, which is all that its CSINode allows; the volume is attached once another is not", s.node, limit, attacher))
+		return nil
+	}
+	c.tell.attaching(s)
+	return c.create(ctx, s, w.spec, attacher)
+}
+
+// keep sees to a volume that is attached, is being attached, or is being detached.
+func (c *Controller) keep(s *site) {
+	object := s.has.object
+	switch {
+	case s.has.isGoing():
+		c.tell.attaching(s) // and it is attached anew once it is gone
+	case object.Status.Attached:
+		c.tell.attached(s)
+	case object.Status.AttachError != nil:
+		c.tell.waits(s, reasonFailed, "attaching it failed: "+object.Status.AttachError.Message)
+	}
+	c.setLeaving(s, false)
+}
+
+// blocking returns the site that has a volume which only one node may have at a time.
+func blocking(s *site, spec *volume.Spec, all []*site) *site {
+	modes := spec.PersistentVolume.Spec.AccessModes
+	if len(modes) == 0 || slices.Contains(modes, v1.ReadWriteMany) || slices.Contains(modes, v1.ReadOnlyMany) {
+		return nil
+	}
+	for _, other := range all {
+		if other != s && other.has != nil {
+			return other
+		}
+	}
+	return nil
+}
+
+// create makes an attachment. It is noted at once, so that the volume is not attached to
+// another node beside it.
+func (c *Controller) create(ctx context.Context, s *site, spec *volume.Spec, attacher string) error {
+	object := &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: attachmentName(s.name, spec, s.node), Annotations: map[string]string{VolumeAnnotation: string(s.name)}},
+		Spec: storagev1.VolumeAttachmentSpec{Attacher: attacher, NodeName: string(s.node),
+			Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &spec.PersistentVolume.Name}},
+	}
+	s.has = &attachment{object: object, volume: s.name} // it may be there whatever the answer is
+	stored, err := c.objects.Create(ctx, object)
+	switch {
+	case err == nil:
+		made, ok := stored.(*storagev1.VolumeAttachment)
+		if !ok {
+			return fmt.Errorf("the store answered with a %T", stored)
+		}
+		return c.takeAttachment(ctx, c.attachments.Put(made))
+	case errors.Is(err, objects.ErrExists), errors.Is(err, objects.ErrUncertain):
+		return errors.Join(c.readLive(ctx, object.Name), unlessExists(err))
+	}
+	return err
+}
+
+// unlessExists drops the error of a write whose object was there already, for sure.
+func unlessExists(err error) error {
+	if errors.Is(err, objects.ErrExists) && !errors.Is(err, objects.ErrUncertain) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,538 @@
+package attachdetach_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/util/testenv/pvbuild"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/attachdetach"
+	"github.com/podvol/podvol/volume/internal/work"
+	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/objects/objectstest"
+)
+
+const (
+	driver     = "disk.example.com"
+	attacherIs = "example.com/attacher" // its finalizer
+	agentIs    = "example.com/agent"    // that of a pod's agent
+)
+
+// diskPlugin names the volumes of a CSI driver. All of them must be attached, unless free.
+type diskPlugin struct {
+	volume.AttachableVolumePlugin
+	mu   sync.Mutex
+	free bool
+	err  error
+}
+
+func (*diskPlugin) Init(volume.VolumeHost) error { return nil }
+func (*diskPlugin) GetPluginName() string        { return "kubernetes.io/csi" }
+func (*diskPlugin) CanSupport(spec *volume.Spec) bool {
+	return spec.PersistentVolume != nil && spec.PersistentVolume.Spec.CSI != nil
+}
+func (*diskPlugin) GetVolumeName(spec *volume.Spec) (string, error) {
+	csi := spec.PersistentVolume.Spec.CSI
+	return csi.Driver + "^" + csi.VolumeHandle, nil
+}
+func (p *diskPlugin) CanAttach(context.Context, *volume.Spec) (bool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.free, p.err
+}
+
+func (p *diskPlugin) set(free bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.free, p.err = free, err
+}
+
+func uniqueName(disk string) v1.UniqueVolumeName {
+	return v1.UniqueVolumeName("kubernetes.io/csi/" + driver + "^" + disk)
+}
+
+// backend is where the disks are. It knows what must never happen.
+type backend struct {
+	mu       sync.Mutex
+	shared   map[string]bool
+	attached map[string]map[string]bool // by disk, by node
+	mounted  map[string]map[string]bool // by node, by disk
+	broken   []string
+}
+
+func (b *backend) attach(disk, node string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for other := range b.attached[disk] {
+		if other != node && !b.shared[disk] {
+			b.broken = append(b.broken, fmt.Sprintf("%s is attached to %s while %s has it", disk, node, other))
+		}
+	}
+	if b.attached[disk] == nil {
+		b.attached[disk] = make(map[string]bool)
+	}
+	b.attached[disk][node] = true
+}
+
+func (b *backend) detach(disk, node string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mounted[node][disk] {
+		b.broken = append(b.broken, fmt.Sprintf("%s is detached from %s, which has it mounted", disk, node))
+	}
+	delete(b.attached[disk], node)
+}
+
+func (b *backend) mount(disk, node string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.attached[disk][node] {
+		b.broken = append(b.broken, fmt.Sprintf("%s mounts %s, which is not attached", node, disk))
+	}
+	if b.mounted[node] == nil {
+		b.mounted[node] = make(map[string]bool)
+	}
+	b.mounted[node][disk] = true
+}
+
+func (b *backend) unmount(disk, node string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.mounted[node], disk)
+}
+
+func (b *backend) powerOff(node string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.mounted, node)
+}
+
+func (b *backend) mountsOf(node string) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Sorted(maps.Keys(b.mounted[node]))
+}
+
+func (b *backend) nodesOf(disk string) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Sorted(maps.Keys(b.attached[disk]))
+}
+
+// world is a cluster with nodes, their agents, a driver's attacher, and the controller.
+type world struct {
+	t       *testing.T
+	store   *objects.Store
+	client  *objectstest.Client
+	plugin  *diskPlugin
+	backend *backend
+	agents  map[string]*agent
+	config  attachdetach.Config
+	stop    func()
+
+	mu     sync.Mutex
+	events []string
+	// attaching is the error of the next attachments.
+	attaching map[string]error
+}
+
+const slowness = time.Second // of attaching, detaching and unmounting
+
+// newWorld makes nodes n0, n1 … and disks, each with a PersistentVolume and a claim of its
+// name. Shared disks begin with "shared".
+func newWorld(t *testing.T, nodes int, disks ...string) *world {
+	w := &world{t: t, store: objects.NewStore(), plugin: new(diskPlugin), agents: make(map[string]*agent), attaching: make(map[string]error),
+		backend: &backend{shared: make(map[string]bool), attached: make(map[string]map[string]bool), mounted: make(map[string]map[string]bool)}}
+	plugins, err := volume.NewVolumePluginMgr([]volume.VolumePlugin{w.plugin}, &volume.Host{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.config = attachdetach.Config{Plugins: plugins, Events: w}
+	for _, disk := range disks {
+		w.addDisk(disk)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	for i := range nodes {
+		name := fmt.Sprintf("n%d", i)
+		w.addNode(name)
+		w.agents[name] = newAgent(ctx, w, name)
+	}
+	w.runAttacher(ctx)
+	w.start()
+	t.Cleanup(func() {
+		w.stop()
+		cancel()
+		synctest.Wait()
+	})
+	return w
+}
+
+func (w *world) addDisk(disk string) {
+	mode := v1.ReadWriteOnce
+	if strings.HasPrefix(disk, "shared") {
+		mode, w.backend.shared[disk] = v1.ReadWriteMany, true
+	}
+	pv := pvbuild.NewPV(disk, "1Gi", pvbuild.ForClaim(disk, types.UID("uid-"+disk)), pvbuild.WithModes(mode))
+	pv.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: disk}}
+	claim := pvbuild.NewClaim(disk, "1Gi", pvbuild.Naming(disk))
+	claim.Status.Phase = v1.ClaimBound
+	w.create(pv)
+	w.create(claim)
+	w.change("PersistentVolumeClaim", "ops", disk, func(o metav1.Object) { o.(*v1.PersistentVolumeClaim).Status.Phase = v1.ClaimBound })
+}
+
+func (w *world) addNode(name string) {
+	w.create(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{attachdetach.ManagedAnnotation: "true"}}})
+	w.setReady(name, true)
+}
+
+func (w *world) create(o metav1.Object) {
+	w.t.Helper()
+	if _, err := w.store.Create(w.t.Context(), o); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// change changes an object and its status; one that is not there stays so.
+func (w *world) change(kind, namespace, name string, f func(metav1.Object)) {
+	w.t.Helper()
+	ref := volume.NewObjectRef(kind, namespace, name)
+	for {
+		stored, err := w.store.Get(context.Background(), ref)
+		if err != nil {
+			return
+		}
+		next := stored.(runtime.Object).DeepCopyObject().(metav1.Object)
+		f(next)
+		updated, err := w.store.Update(context.Background(), next)
+		if err == nil {
+			next.SetResourceVersion(updated.GetResourceVersion())
+			_, err = w.store.UpdateStatus(context.Background(), next)
+		}
+		if err == nil || errors.Is(err, volume.ErrNotFound) {
+			return
+		}
+		if !errors.Is(err, objects.ErrConflict) {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+func (w *world) setReady(node string, ready bool) {
+	status := v1.ConditionTrue
+	if !ready {
+		status = v1.ConditionUnknown
+	}
+	w.changeNode(node, func(n *v1.Node) {
+		n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: status, LastTransitionTime: metav1.Now()}}
+	})
+}
+
+func (w *world) changeNode(node string, f func(*v1.Node)) {
+	w.change("Node", "", node, func(o metav1.Object) { f(o.(*v1.Node)) })
+}
+
+func (w *world) fence(node string) {
+	w.changeNode(node, func(n *v1.Node) {
+		n.Spec.Taints = []v1.Taint{{Key: attachdetach.OutOfServiceTaint, Value: "nodeshutdown", Effect: v1.TaintEffectNoExecute}}
+	})
+}
+
+// addPod makes a pod that has disks, on a node.
+func (w *world) addPod(name, node string, disks ...string) {
+	w.t.Helper()
+	w.create(podOn(name, node, disks...))
+}
+
+func podOn(name, node string, disks ...string) *v1.Pod {
+	pod := pvbuild.PodOf(disks...)
+	pod.Name, pod.UID, pod.Spec.NodeName, pod.Finalizers = name, "", node, []string{agentIs}
+	return pod
+}
+
+func (w *world) deletePod(name string) {
+	w.t.Helper()
+	if err := w.store.Delete(context.Background(), volume.NewObjectRef("Pod", "ops", name), objects.Preconditions{}); err != nil && !errors.Is(err, volume.ErrNotFound) {
+		w.t.Fatal(err)
+	}
+}
+
+// start runs a controller.
+func (w *world) start() {
+	w.client = objectstest.NewClient(w.store)
+	config := w.config
+	config.Objects = w.client
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	client := w.client
+	go func() { ended <- attachdetach.New(config).Run(ctx) }()
+	w.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil && !errors.Is(err, objectstest.ErrCrashed) && !errors.Is(err, errLost) {
+			w.t.Errorf("Run: %v", err)
+		}
+		client.Close()
+	})
+}
+
+// Event implements the controller's recorder.
+func (w *world) Event(object runtime.Object, eventType, reason, message string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.events = append(w.events, fmt.Sprintf("%s: %s %s %s", object.(*v1.Pod).Name, eventType, reason, message))
+}
+
+func (w *world) takeEvents() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	events := w.events
+	w.events = nil
+	return events
+}
+
+// attachments returns "disk@node" of all VolumeAttachments; those that are attached have a
+// "+", those that are being deleted a "-".
+func (w *world) attachments() (all []string) {
+	w.t.Helper()
+	list, err := objects.List[*storagev1.VolumeAttachment](context.Background(), w.store, "VolumeAttachment", "")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, a := range list {
+		text := *a.Spec.Source.PersistentVolumeName + "@" + a.Spec.NodeName
+		if a.Status.Attached {
+			text += "+"
+		}
+		if a.DeletionTimestamp != nil {
+			text += "-"
+		}
+		all = append(all, text)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (w *world) node(name string) *v1.Node {
+	node, err := objects.Get[*v1.Node](context.Background(), w.store, volume.NewObjectRef("Node", "", name))
+	if err != nil {
+		return &v1.Node{}
+	}
+	return node
+}
+
+// settle lets everything happen that takes less than a quarter of an hour.
+func (w *world) settle() {
+	time.Sleep(15 * time.Minute)
+	synctest.Wait()
+}
+
+func (w *world) wantAttachments(want ...string) {
+	w.t.Helper()
+	if got := w.attachments(); !slices.Equal(got, want) {
+		w.t.Errorf("attachments %v, want %v", got, want)
+	}
+	if broken := w.backend.broken; len(broken) > 0 {
+		w.t.Errorf("what must never happen: %v", broken)
+	}
+}
+
+// setAttaching makes attaching a disk fail; nil ends that.
+func (w *world) setAttaching(disk string, err error) {
+	w.mu.Lock()
+	w.attaching[disk] = err
+	w.mu.Unlock()
+}
+
+// runAttacher is a CSI driver's external-attacher.
+func (w *world) runAttacher(ctx context.Context) {
+	queue := work.NewQueue(work.Config[volume.ObjectRef]{Reconcile: func(ctx context.Context, ref volume.ObjectRef) work.Result {
+		return work.Result{Reason: w.syncAttacher(ctx, ref)}
+	}})
+	w.store.WatchKind("VolumeAttachment", queue.Enqueue)
+	queue.Start(ctx)
+}
+
+func (w *world) syncAttacher(ctx context.Context, ref volume.ObjectRef) error {
+	a, err := objects.Get[*storagev1.VolumeAttachment](ctx, w.store, ref)
+	if err != nil {
+		return nil
+	}
+	next, disk := a.DeepCopy(), *a.Spec.Source.PersistentVolumeName
+	mine := slices.Contains(a.Finalizers, attacherIs)
+	switch {
+	case a.DeletionTimestamp == nil && !mine:
+		next.Finalizers = append(next.Finalizers, attacherIs)
+		_, err = w.store.Update(ctx, next)
+	case a.DeletionTimestamp == nil && !a.Status.Attached:
+		time.Sleep(slowness)
+		w.mu.Lock()
+		failed := w.attaching[disk]
+		w.mu.Unlock()
+		if failed != nil {
+			next.Status.AttachError = &storagev1.VolumeError{Message: failed.Error()}
+			if _, err := w.store.UpdateStatus(ctx, next); err != nil {
+				return err
+			}
+			return failed
+		}
+		w.backend.attach(disk, a.Spec.NodeName)
+		next.Status = storagev1.VolumeAttachmentStatus{Attached: true}
+		_, err = w.store.UpdateStatus(ctx, next)
+	case a.DeletionTimestamp != nil && mine:
+		time.Sleep(slowness)
+		w.backend.detach(disk, a.Spec.NodeName)
+		next.Finalizers = nil
+		_, err = w.store.Update(ctx, next)
+	}
+	return err
+}
+
+// agent is a node's: it reports what it uses, and mounts what is attached.
+type agent struct {
+	w     *world
+	node  string
+	queue *work.Queue[string]
+
+	mu  sync.Mutex
+	off bool // hung, or without power
+}
+
+func newAgent(ctx context.Context, w *world, node string) *agent {
+	a := &agent{w: w, node: node}
+	a.queue = work.NewQueue(work.Config[string]{Reconcile: func(ctx context.Context, _ string) work.Result { return work.Result{Reason: a.sync(ctx)} }})
+	wake := func(volume.ObjectRef) { a.queue.Enqueue(node) }
+	w.store.WatchKind("Pod", wake)
+	w.store.Watch(volume.NewObjectRef("Node", "", node), wake)
+	a.queue.Start(ctx)
+	return a
+}
+
+func (a *agent) setOff(off bool) {
+	a.mu.Lock()
+	a.off = off
+	a.mu.Unlock()
+	if !off {
+		a.queue.Enqueue(a.node)
+	}
+}
+
+func (a *agent) isOff() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.off
+}
+
+// wanted are the disks of the node's pods, and the pods that are to go.
+func (a *agent) wanted(ctx context.Context) (disks map[string]bool, leaving []*v1.Pod, err error) {
+	disks = make(map[string]bool)
+	pods, err := objects.List[*v1.Pod](ctx, a.w.store, "Pod", "")
+	for _, pod := range pods {
+		switch {
+		case pod.Spec.NodeName != a.node || pod.Status.Phase == v1.PodSucceeded && pod.DeletionTimestamp == nil:
+		case pod.DeletionTimestamp != nil:
+			leaving = append(leaving, pod)
+		default:
+			for _, v := range pod.Spec.Volumes {
+				disks[v.Name] = true
+			}
+		}
+	}
+	return disks, leaving, err
+}
+
+func (a *agent) sync(ctx context.Context) error {
+	disks, leaving, err := a.wanted(ctx)
+	if a.isOff() || err != nil {
+		return err
+	}
+	node, err := a.report(ctx, disks)
+	if node == nil || err != nil {
+		return err
+	}
+	for _, attached := range node.Status.VolumesAttached {
+		disk := strings.TrimPrefix(string(attached.Name), string(uniqueName("")))
+		if disks[disk] && slices.Contains(node.Status.VolumesInUse, attached.Name) && !slices.Contains(a.w.backend.mountsOf(a.node), disk) {
+			a.w.backend.mount(disk, a.node)
+		}
+	}
+	for _, disk := range a.w.backend.mountsOf(a.node) {
+		if !disks[disk] {
+			time.Sleep(slowness)
+			if a.isOff() {
+				return nil
+			}
+			a.w.backend.unmount(disk, a.node)
+			defer a.queue.Enqueue(a.node)
+		}
+	}
+	for _, pod := range leaving {
+		a.w.letGo(pod.Name)
+	}
+	return nil
+}
+
+// report writes what is in use, and returns the Node that the mounts are based on; nil: it is
+// gone.
+func (a *agent) report(ctx context.Context, disks map[string]bool) (*v1.Node, error) {
+	node, err := objects.Get[*v1.Node](ctx, a.w.store, volume.NewObjectRef("Node", "", a.node))
+	if err != nil {
+		return nil, nil
+	}
+	inUse := make(map[v1.UniqueVolumeName]bool)
+	for disk := range disks {
+		inUse[uniqueName(disk)] = true
+	}
+	for _, disk := range a.w.backend.mountsOf(a.node) {
+		inUse[uniqueName(disk)] = true
+	}
+	next := node.DeepCopy()
+	next.Status.VolumesInUse = slices.Sorted(maps.Keys(inUse))
+	if slices.Equal(next.Status.VolumesInUse, node.Status.VolumesInUse) {
+		return node, nil
+	}
+	stored, err := a.w.store.UpdateStatus(ctx, next)
+	if err != nil {
+		return nil, err
+	}
+	return stored.(*v1.Node), nil
+}
+
+// letGo ends a pod that is being deleted.
+func (w *world) letGo(pod string) {
+	w.change("Pod", "ops", pod, func(o metav1.Object) {
+		if o.GetDeletionTimestamp() != nil {
+			o.SetFinalizers(nil)
+		}
+	})
+}
+
+// powerOff ends a node at once, and what it has mounted.
+func (w *world) powerOff(node string) {
+	w.agents[node].setOff(true)
+	w.backend.powerOff(node)
+	w.setReady(node, false)
+}
+
+// powerOn starts a node anew.
+func (w *world) powerOn(node string) {
+	if w.node(node).Name == "" {
+		w.addNode(node)
+	}
+	w.changeNode(node, func(n *v1.Node) { n.Spec.Taints = nil })
+	w.setReady(node, true)
+	w.agents[node].setOff(false)
+}
