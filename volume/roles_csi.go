@@ -35,6 +35,17 @@ type CSINodePublisher interface {
 	WithdrawDriver(ctx context.Context, driver string) error
 }
 
+// NodeResizeReporter tells the cluster how a node's part of growing a volume ended: the only
+// write of a node about claims. Absent: nothing is told, and volumes grow all the same.
+type NodeResizeReporter interface {
+	// ReportNodeResize enters the end of the node's part into the claim's status. If err is
+	// nil, the volume has the size. If it matches [ErrResizeInfeasible], the size is not tried
+	// again. If it matches [ErrResizeInUse], it is tried again at the next mount. A claim of
+	// another UID, or none, is success, for there is nothing to tell. It is idempotent and may
+	// be called concurrently.
+	ReportNodeResize(ctx context.Context, claim types.NamespacedName, uid types.UID, size resource.Quantity, err error) error
+}
+
 // PodNamedVolumePlugin is implemented by plugins whose inline volumes have a name of
 // their own in each pod. Absent: GetVolumeName names them.
 type PodNamedVolumePlugin interface {
@@ -142,7 +153,7 @@ type ModifiableVolumePlugin interface {
 	Modify(ctx context.Context, spec *Spec, class *storagev1.VolumeAttributesClass) error
 }
 
-// Errors of NodeExpand match these.
+// Errors of NodeExpand and ExpandSpec match these.
 var (
 	// ErrResizeInfeasible says that the volume can never get this size.
 	ErrResizeInfeasible = errors.New("the volume cannot get this size")

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/secretopt"
@@ -57,6 +58,9 @@ type Record struct {
 	// not certain either.
 	Rebuilt bool `json:"rebuilt,omitempty"`
 	Guessed bool `json:"guessed,omitempty"`
+	// Size is the size up to which the node has done its part when the volume grew
+	// (volume.NodeExpandableVolumePlugin); nil: not known, or the node has none.
+	Size *resource.Quantity `json:"size,omitempty"`
 	// Detached says that the volume's mount was detached while its file system
 	// may have been in use; nil: it was not detached, or it was mounted again.
 	Detached *lazyunmount.Detachment `json:"detached,omitempty"`

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -147,9 +146,9 @@ func (r *recorder) setGrowth(ctx context.Context, claim *v1.PersistentVolumeClai
 		message = fmt.Sprintf("waiting for the node to expand the file system to %s", target.String())
 	}
 	return r.writer.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
-		s.AllocatedResources = setEntry(s.AllocatedResources, v1.ResourceStorage, target)
-		s.AllocatedResourceStatuses = setEntry(s.AllocatedResourceStatuses, v1.ResourceStorage, state)
-		s.Conditions = withoutConditions(s.Conditions, condition, other)
+		s.AllocatedResources = pvapi.SetEntry(s.AllocatedResources, v1.ResourceStorage, target)
+		s.AllocatedResourceStatuses = pvapi.SetEntry(s.AllocatedResourceStatuses, v1.ResourceStorage, state)
+		s.Conditions = pvapi.WithoutConditions(s.Conditions, condition, other)
 		s.Conditions = append(s.Conditions, v1.PersistentVolumeClaimCondition{
 			Type: condition, Status: v1.ConditionTrue, LastTransitionTime: metav1.Now(), Message: message,
 		})
@@ -159,29 +158,16 @@ func (r *recorder) setGrowth(ctx context.Context, claim *v1.PersistentVolumeClai
 // finishGrowth gives a claim the size that its volume has by now.
 func (r *recorder) finishGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, target, size resource.Quantity) (*v1.PersistentVolumeClaim, error) {
 	claim, err := r.writer.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
-		s.Capacity = setEntry(s.Capacity, v1.ResourceStorage, size)
-		s.AllocatedResources = setEntry(s.AllocatedResources, v1.ResourceStorage, target)
+		s.Capacity = pvapi.SetEntry(s.Capacity, v1.ResourceStorage, size)
+		s.AllocatedResources = pvapi.SetEntry(s.AllocatedResources, v1.ResourceStorage, target)
 		delete(s.AllocatedResourceStatuses, v1.ResourceStorage)
-		s.Conditions = withoutConditions(s.Conditions, v1.PersistentVolumeClaimResizing, v1.PersistentVolumeClaimFileSystemResizePending)
+		s.Conditions = pvapi.WithoutConditions(s.Conditions, v1.PersistentVolumeClaimResizing, v1.PersistentVolumeClaimFileSystemResizePending)
 	})
 	if err == nil {
 		r.events.settled(claim.UID)
 		r.events.happened(claim, v1.EventTypeNormal, reasonResized, fmt.Sprintf("the volume has %s", size.String()))
 	}
 	return claim, err
-}
-
-// setEntry sets an entry of a map, which may be nil.
-func setEntry[M ~map[K]V, K comparable, V any](m M, key K, value V) M {
-	if m == nil {
-		m = make(M)
-	}
-	m[key] = value
-	return m
-}
-
-func withoutConditions(conditions []v1.PersistentVolumeClaimCondition, types ...v1.PersistentVolumeClaimConditionType) []v1.PersistentVolumeClaimCondition {
-	return slices.DeleteFunc(conditions, func(c v1.PersistentVolumeClaimCondition) bool { return slices.Contains(types, c.Type) })
 }
 
 // recordModification writes down that a bound claim is to have another

@@ -46,7 +46,7 @@ func (r *recorder) recordUse(ctx context.Context, claim *v1.PersistentVolumeClai
 	}
 	now.LastTransitionTime = metav1.Now()
 	_, err := r.writer.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
-		s.Conditions = append(withoutConditions(s.Conditions, conditionUnused), now)
+		s.Conditions = append(pvapi.WithoutConditions(s.Conditions, conditionUnused), now)
 	})
 	return err
 }

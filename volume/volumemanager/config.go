@@ -46,6 +46,8 @@ type Config struct {
 	Attachments volume.AttachmentGetter
 	// CSINode is told of the node's CSI drivers; nil: nobody is.
 	CSINode volume.CSINodePublisher
+	// Resizes is told how the node's part of growing volumes ended; nil: nobody is.
+	Resizes volume.NodeResizeReporter
 	// Allocatable tells the node's size to downwardAPI volumes and emptyDirs;
 	// nil: volumes that need it fail.
 	Allocatable volume.AllocatableGetter

@@ -21,6 +21,8 @@
 //	record    setup.go      write what may be mounted from now on, and sync it
 //	act       setup.go      stage its device, if it has one (nodeneeds.go, internal/devices), and
 //	                        the plugin's SetUp, or a block volume's (internal/devices)
+//	grow      growth.go     where its claim says that it was enlarged: before the SetUp, or once
+//	                        it is mounted (internal/growth)
 //	confirm   setup.go      note that it is mounted, and tell those that wait (status.go, wait.go)
 //
 // and back, once the pod is deleted:

@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager/internal/blockmap"
 	"github.com/podvol/podvol/volume/volumemanager/internal/dependencies"
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
+	"github.com/podvol/podvol/volume/volumemanager/internal/growth"
 	"github.com/podvol/podvol/volume/volumemanager/internal/lifecycle"
 	"github.com/podvol/podvol/volume/volumemanager/internal/mountwatch"
 	"github.com/podvol/podvol/volume/volumemanager/internal/podevents"
@@ -83,12 +84,14 @@ func (m *Manager) addSteps() {
 	config := m.config
 	m.containers = containermounts.New(m.host, m.plugins, containerVolumes{m.entries, m.status, m.life, m.podDirs})
 	needs := &nodeNeeds{entries: m.entries, actual: m.actual, devices: m.devices, selinux: config.SELinux}
+	events := podevents.Teller{Sink: config.Events, Plugins: m.plugins}
 	m.executor = &operationExecutor{
 		entries: m.entries, actual: m.actual, status: m.status, schedule: m.schedule,
 		admission: &admission{entries: m.entries, actual: m.actual, status: m.status, host: m.host, needs: needs}, needs: needs,
-		host: m.host, plugins: m.plugins, records: m.records, podDirs: m.podDirs, containers: m.containers,
+		grower: growth.Grower{Events: events, Resizes: config.Resizes, Log: m.log},
+		host:   m.host, plugins: m.plugins, records: m.records, podDirs: m.podDirs, containers: m.containers,
 		blocks:  blockmap.Mapper{Mounter: m.host.Mounter, Holder: config.DeviceHolder, KeepRoot: m.life.KeepRoot},
-		objects: config.Objects, trustBundles: config.TrustBundles, events: podevents.Teller{Sink: config.Events, Plugins: m.plugins}, setUpTimeout: config.SetUpTimeout, log: m.log,
+		objects: config.Objects, trustBundles: config.TrustBundles, events: events, setUpTimeout: config.SetUpTimeout, log: m.log,
 	}
 	m.reconciler = &reconciler{entries: m.entries, desired: m.desired, actual: m.actual, status: m.status, life: m.life,
 		executor: m.executor, containers: config.Containers}

@@ -16,6 +16,7 @@ import (
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager/internal/dependencies"
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
+	"github.com/podvol/podvol/volume/volumemanager/internal/growth"
 	"github.com/podvol/podvol/volume/volumemanager/internal/lifecycle"
 	"github.com/podvol/podvol/volume/volumemanager/internal/oncepod"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
@@ -128,6 +129,9 @@ type podVolume struct {
 
 	holding devices.Holding // what the node's devices keep of it
 	mayWait bool            // for another pod, or for a label of its device
+
+	growth     growth.Refusal // why it does not grow; guarded by the lock of the entries
+	unreported work.Backoff   // of reports of growth; belongs to the operation under way
 
 	watches dependencies.Set // belongs to the operation under way
 }

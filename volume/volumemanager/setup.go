@@ -21,6 +21,7 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager/internal/dependencies"
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 	"github.com/podvol/podvol/volume/volumemanager/internal/earliness"
+	"github.com/podvol/podvol/volume/volumemanager/internal/growth"
 	"github.com/podvol/podvol/volume/volumemanager/internal/podevents"
 	"github.com/podvol/podvol/volume/volumemanager/internal/progress"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
@@ -36,6 +37,7 @@ type operationExecutor struct {
 	schedule  *schedule
 	admission *admission
 	needs     *nodeNeeds
+	grower    growth.Grower
 
 	host       *volume.Host
 	plugins    *volume.VolumePluginMgr
@@ -74,6 +76,9 @@ type setUp struct {
 	digest    rootdir.Digest
 	before    actualVolume
 
+	online  bool           // it was mounted before this set-up
+	growing *growth.Volume // nil: the node has no part when it grows
+
 	undo func() // puts the record back, after the directories are gone; nil: it stays
 }
 
@@ -84,7 +89,7 @@ func (o *operationExecutor) setUp(ctx context.Context, s *podVolume, w attempt) 
 	for {
 		u, err := o.setUpOnce(ctx, s, w)
 		if err == nil {
-			o.refreshLater(s, u.mounter)
+			o.refreshLater(s, u)
 			return nil
 		}
 		again := ctx.Err() == nil && early.MayRetry(err)
@@ -162,9 +167,13 @@ func (o *operationExecutor) changed(s *podVolume) {
 	o.schedule.resync(s)
 }
 
-// refreshLater has a volume set up again when its mounter says so.
-func (o *operationExecutor) refreshLater(s *podVolume, mounter volume.Mounter) {
-	due := volume.RefreshAfter(mounter)
+// refreshLater has a volume set up again when its mounter says so, or its claim is to be told
+// of its growth.
+func (o *operationExecutor) refreshLater(s *podVolume, u *setUp) {
+	due := volume.RefreshAfter(u.mounter)
+	if next := u.nextReport(); due.IsZero() || !next.IsZero() && next.Before(due) {
+		due = next
+	}
 	o.entries.Lock()
 	defer o.entries.Unlock()
 	s.refreshAt = due
@@ -211,7 +220,8 @@ func (o *operationExecutor) removeEmptyDirs(ctx context.Context, s *podVolume) e
 // resolve finds out what the volume is, and touches nothing. With an error, the record
 // has as much as was found.
 func (o *operationExecutor) resolve(ctx context.Context, depends dependencies.Finder, u *setUp) (err error) {
-	if u.spec, err = podspec.Resolve(ctx, depends, string(o.host.NodeName), u.pod, podspec.Volume(u.pod, u.record.Volumes[0])); err != nil {
+	reader := &growth.ClaimReader{Source: depends}
+	if u.spec, err = podspec.Resolve(ctx, reader, string(o.host.NodeName), u.pod, podspec.Volume(u.pod, u.record.Volumes[0])); err != nil {
 		return err
 	}
 	u.record.InlineVolume, u.record.PersistentVolume, u.record.ReadOnly = u.spec.Volume, u.spec.PersistentVolume, u.spec.ReadOnly
@@ -241,7 +251,7 @@ func (o *operationExecutor) resolve(ctx context.Context, depends dependencies.Fi
 		return err
 	}
 	u.key = rootdir.KeyOf(u.record)
-	return nil
+	return o.followGrowth(u, reader.Claim)
 }
 
 func (o *operationExecutor) newMounter(u *setUp) (_ volume.Mounter, err error) {
@@ -278,12 +288,19 @@ func (o *operationExecutor) apply(ctx context.Context, u *setUp) error {
 	return o.confirm(u, start)
 }
 
-// act mounts the device, if the volume has one, and then the volume.
+// act mounts the device, if the volume has one, and then the volume. A volume that was
+// enlarged grows in between, or once it is mounted.
 func (o *operationExecutor) act(ctx context.Context, u *setUp) error {
 	if err := o.needs.stage(ctx, u); err != nil {
 		return err
 	}
-	return u.mounter.SetUp(ctx, u.mounterArgs())
+	if err := o.growDevice(ctx, u); err != nil {
+		return err
+	}
+	if err := u.mounter.SetUp(ctx, u.mounterArgs()); err != nil {
+		return err
+	}
+	return o.growMounted(ctx, u)
 }
 
 // restore puts the record back as it was before a set-up that did nothing. A

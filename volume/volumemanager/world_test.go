@@ -43,6 +43,8 @@ type world struct {
 
 	seLinuxMount bool
 
+	resizes volume.NodeResizeReporter
+
 	setUpTimeout time.Duration
 	containers   volumemanager.PodContainers
 	kubelets     bool // the machine's are seen
@@ -73,6 +75,9 @@ func (w *world) config() volumemanager.Config {
 		RootDir: w.root, NodeName: "node1", Objects: w.store, Plugins: plugins.All(), Mounter: w.fake, Events: w.events, HostFiles: w.hostFiles,
 		SetUpTimeout: w.setUpTimeout, Containers: w.containers, DeviceHolder: w.holder,
 		SELinux: selinux.Policy{Labels: w.seLinux, Mount: w.seLinuxMount},
+	}
+	if w.resizes != nil {
+		c.Resizes = w.resizes
 	}
 	if w.plugins != nil {
 		c.Plugins = w.plugins()

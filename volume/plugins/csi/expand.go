@@ -19,6 +19,8 @@ func (p *Plugin) RequiresFSResize() bool { return true }
 // NodeExpand has the driver grow the volume by NodeExpandVolume. It returns true without
 // a call if the driver has nothing to do on the node.
 //
+//   - It returns false without a call if the driver does not stage, and the volume is not
+//     published yet: it is nowhere then.
 //   - The error matches [volume.ErrResizeInUse] if the volume cannot grow while it is in
 //     use (FailedPrecondition).
 //   - It matches [volume.ErrResizeInfeasible] if the size or the volume is refused
@@ -40,6 +42,12 @@ func (p *Plugin) expand(ctx context.Context, o volume.NodeResizeOptions) (bool, 
 	}
 	if !s.Has(csi.NodeServiceCapability_RPC_EXPAND_VOLUME) {
 		return true, nil
+	}
+	if !s.Has(csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME) {
+		if o.DeviceStagePath != "" && o.DeviceMountPath == o.DeviceStagePath {
+			return false, nil
+		}
+		o.DeviceStagePath = ""
 	}
 	r := &csi.NodeExpandVolumeRequest{VolumeId: source.Handle, VolumePath: o.DeviceMountPath, StagingTargetPath: o.DeviceStagePath,
 		CapacityRange: &csi.CapacityRange{RequiredBytes: o.NewSize.Value()}}

@@ -242,7 +242,22 @@ func TestNodeExpand(t *testing.T) {
 	}
 	n := len(b.driver.CallsOf("NodeExpandVolume"))
 	b.kill()
-	b.driver.Configure(func(c *csitest.Config) { c.Capabilities.Expand = false })
+	b.driver.Configure(func(c *csitest.Config) { c.Capabilities.Stage = false })
+	b.again()
+	staged := o
+	staged.DeviceMountPath = o.DeviceStagePath
+	if done, err := b.plugin.NodeExpand(t.Context(), staged); done || err != nil || len(b.driver.CallsOf("NodeExpandVolume")) != n {
+		t.Errorf("of a driver that does not stage, before it is published: %v, %v", done, err)
+	}
+	if done, err := b.plugin.NodeExpand(t.Context(), o); !done || err != nil {
+		t.Errorf("of a driver that does not stage: %v, %v", done, err)
+	}
+	if r := lastRequest[*spec.NodeExpandVolumeRequest](b, "NodeExpandVolume"); r.StagingTargetPath != "" || r.VolumePath != o.DeviceMountPath {
+		t.Errorf("expanded with %v", r)
+	}
+	n++
+	b.kill()
+	b.driver.Configure(func(c *csitest.Config) { c.Capabilities.Stage, c.Capabilities.Expand = true, false })
 	b.again()
 	if done, err := b.plugin.NodeExpand(t.Context(), o); !done || err != nil || len(b.driver.CallsOf("NodeExpandVolume")) != n {
 		t.Errorf("of a driver that does not expand: %v, %v", done, err)

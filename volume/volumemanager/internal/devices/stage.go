@@ -79,6 +79,12 @@ func (t *Table) lock(ctx context.Context, use *Use, spec *volume.Spec, op string
 	return unlock, nil
 }
 
+// LockVolume keeps others from working on the device of a volume until unlock is called.
+// Waiting for it ends with ctx. The call of [Table.Stage] must have ended.
+func (t *Table) LockVolume(ctx context.Context, name v1.UniqueVolumeName) (unlock func(), err error) {
+	return t.locks.Lock(ctx, name)
+}
+
 // staged reports whether nothing is left to be done about the device.
 func (t *Table) staged(r Request) (bool, error) {
 	onTable, err := t.IsMountPoint(r.Use.Key.Path)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podspec"
@@ -60,6 +61,22 @@ func (t Teller) Failed(pod *v1.Pod, record *mountrecord.Record, block bool, err 
 	}
 }
 
+// Grown tells the pod that its volume has grown on this node.
+func (t Teller) Grown(pod *v1.Pod, record *mountrecord.Record, size resource.Quantity) {
+	if t.Sink != nil {
+		t.Sink.Event(pod, v1.EventTypeNormal, "FileSystemResizeSuccessful",
+			fmt.Sprintf("MountVolume.NodeExpandVolume succeeded for volume %q: it has %s", record.Spec().Name(), size.String()))
+	}
+}
+
+// NotGrown tells the pod that its volume stays as it is.
+func (t Teller) NotGrown(pod *v1.Pod, record *mountrecord.Record, size resource.Quantity, err error) {
+	if t.Sink != nil {
+		t.Sink.Event(pod, v1.EventTypeWarning, "VolumeResizeFailed",
+			fmt.Sprintf("NodeExpandVolume failed for volume %q: it does not grow to %s: %v", record.Spec().Name(), size.String(), err))
+	}
+}
+
 // failedStep are the kubelet's words for the part of a set-up that has failed.
 func failedStep(err error, block bool) (reason, step string) {
 	op := "SetUp"
@@ -67,6 +84,8 @@ func failedStep(err error, block bool) (reason, step string) {
 		op = own.Op
 	}
 	switch {
+	case op == "NodeExpandVolume":
+		return "VolumeResizeFailed", op
 	case block && op == "SetUp":
 		return "FailedMapVolume", "MapVolume"
 	case block:
