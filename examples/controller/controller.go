@@ -18,6 +18,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/attachdetach"
 	"github.com/podvol/podvol/volume/clusterhost"
 	"github.com/podvol/podvol/volume/objects/cluster"
 	"github.com/podvol/podvol/volume/objects/cluster/election"
@@ -43,13 +44,16 @@ type controller struct {
 func newController(o options, clientset kubernetes.Interface, leases coordinationv1.LeasesGetter, mounter mount.Interface, log *slog.Logger) (*controller, error) {
 	c := &controller{options: o, clientset: clientset, leases: leases, informers: informers.NewSharedInformerFactory(clientset, 0), log: log, synced: make(chan struct{})}
 	var err error
-	c.objects, err = cluster.FromInformers(c.informers, clientset, cluster.Config{
+	kinds := cluster.Config{
 		Shared: []string{"PersistentVolumeClaim", "PersistentVolume", "StorageClass", "Pod"},
 		Polled: []string{"Node", "VolumeAttributesClass"}, // it may get them only
 		Logger: log,
-	})
-	if err != nil {
-		return nil, err
+	}
+	if o.mode == modeAttach {
+		kinds = cluster.Config{Shared: []string{"Pod", "PersistentVolumeClaim", "PersistentVolume", "Node", "VolumeAttachment", "CSIDriver", "CSINode"}, Logger: log}
+	}
+	if c.objects, err = cluster.FromInformers(c.informers, clientset, kinds); err != nil || o.mode == modeAttach {
+		return c, err
 	}
 	c.plugins = new(volume.VolumePluginMgr)
 	host := &volume.Host{
@@ -116,8 +120,12 @@ func (c *controller) work(ctx context.Context) error {
 	defer stop()
 	broadcaster.StartRecordingToSink(&corev1.EventSinkImpl{Interface: c.clientset.CoreV1().Events("")})
 	recorder := broadcaster.NewRecorder(scheme.Scheme, v1.EventSource{Component: "podvol-controller"})
+	events := clusterhost.NewEvents(recorder).Objects()
+	if c.options.mode == modeAttach {
+		return attachdetach.New(attachdetach.Config{Objects: c.objects, Events: events, Logger: c.log, DetachAfter: c.options.detachAfter, Workers: c.options.workers}).Run(ctx)
+	}
 	config := c.config()
-	config.Events = clusterhost.NewEvents(recorder).Objects()
+	config.Events = events
 	return persistentvolume.NewController(config).Run(ctx)
 }
 

@@ -1,5 +1,6 @@
-// Command controller runs podvol's PersistentVolume controller in a cluster:
-// storage classes get directories on an NFS server for their claims.
+// Command controller runs podvol's controllers in a cluster. Its first modes are the
+// PersistentVolume controller: storage classes get directories on an NFS server for their
+// claims.
 //
 //	controller --kubeconfig ~/.kube/config
 //	controller --leader-elect --mode provisioner      in a pod, see testdata/controller.yaml
@@ -9,6 +10,10 @@
 // --provisioner. In its mode "everything" it is the only PersistentVolume controller
 // of the cluster, and kube-controller-manager must be started without its own ones;
 // go doc ./volume/persistentvolume says which.
+//
+// In its mode "attach-detach" it attaches the volumes of CSI drivers to the nodes of their
+// pods, and detaches them (testdata/attach-detach.yaml). kube-controller-manager must be
+// started with --controllers=*,-persistentvolume-attach-detach-controller.
 //
 // In its mode "local-discovery" it runs on every node (testdata/local-discovery.yaml), and
 // offers the disks below /mnt/disks as local PersistentVolumes, beside either of them. It

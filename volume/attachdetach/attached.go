@@ -3,12 +3,9 @@ package attachdetach
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -225,8 +222,8 @@ func (c *Controller) volumeOf(ctx context.Context, a *storagev1.VolumeAttachment
 		pv, err := objects.Get[*v1.PersistentVolume](ctx, c.objects, pvapi.VolumeRef(name))
 		if err == nil {
 			spec := volume.NewSpecFromPersistentVolume(pv, false)
-			if plugin, ok := c.attachableOf(spec); ok && attacherOf(plugin, spec) == a.Spec.Attacher {
-				return uniqueName(plugin, spec)
+			if kind, name, err := c.kindOf(spec); kind != nil && err == nil && kind.attacher(spec) == a.Spec.Attacher {
+				return name, nil
 			}
 		} else if !errors.Is(err, volume.ErrNotFound) {
 			return "", err
@@ -236,30 +233,4 @@ func (c *Controller) volumeOf(ctx context.Context, a *storagev1.VolumeAttachment
 		return v1.UniqueVolumeName(name), nil
 	}
 	return unnamed(a), nil
-}
-
-// driverPrefix is how unique names of a CSI driver's volumes begin.
-func driverPrefix(attacher string) string { return csiPlugin + "/" + attacher + "^" }
-
-const csiPlugin = "kubernetes.io/csi"
-
-// attacherOf is who attaches a volume: a CSI driver, or else the plugin, whose name is
-// turned round as a driver's may have no slash: "iscsi.kubernetes.io".
-func attacherOf(plugin volume.VolumePlugin, spec *volume.Spec) string {
-	if csi := spec.PersistentVolume.Spec.CSI; csi != nil {
-		return csi.Driver
-	}
-	parts := strings.Split(plugin.GetPluginName(), "/")
-	slices.Reverse(parts)
-	return strings.Join(parts, ".")
-}
-
-// attachmentName is the kubelet's name of a CSI volume's VolumeAttachment, and one of the
-// same form for others.
-func attachmentName(name v1.UniqueVolumeName, spec *volume.Spec, node types.NodeName) string {
-	if csi := spec.PersistentVolume.Spec.CSI; csi != nil {
-		return pvapi.CSIAttachmentName(csi.VolumeHandle, csi.Driver, string(node))
-	}
-	sum := sha256.Sum256([]byte(string(name) + "\x00" + string(node)))
-	return "podvol-" + hex.EncodeToString(sum[:])
 }

@@ -49,8 +49,9 @@ type Config struct {
 	// ([objects.Cached]). All pods, claims, PersistentVolumes, Nodes, VolumeAttachments,
 	// CSIDrivers and CSINodes are watched.
 	Objects objects.Client
-	// Plugins name the volumes, and say which must be attached
-	// ([volume.AttachableVolumePlugin]). Their drivers need not be there.
+	// Plugins name their volumes, and say which must be attached
+	// ([volume.AttachableVolumePlugin]). Volumes of CSI drivers need none: the CSIDriver
+	// objects say it. Nil: only those are attached.
 	Plugins *volume.VolumePluginMgr
 	// Events takes what the controller has to say about pods that wait for a volume; nil
 	// drops it.

@@ -1,6 +1,7 @@
 package attachdetach_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -9,7 +10,11 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/objects"
 )
 
 // wantEvent wants just one event of a pod that has all of these words.
@@ -202,9 +207,7 @@ func TestADriverThatCeasesToNeedAttachingLeavesNothing(t *testing.T) {
 		w := newWorld(t, 1, "a")
 		w.addPod("p", "n0", "a")
 		w.settle()
-		w.stop()
-		w.plugin.set(true, nil)
-		w.start()
+		w.create(csiDriver(false))
 		w.settle()
 		w.wantAttachments("a@n0+")
 		w.deletePod("p")
@@ -220,13 +223,14 @@ func TestAFailedLookUpDetachesNothing(t *testing.T) {
 		w.addPod("p", "n0", "a")
 		w.settle()
 		w.stop()
-		w.plugin.set(false, errors.New("the API server does not answer"))
+		failed := errors.New("the API server does not answer")
+		w.failed.Store(&failed)
 		w.agents["n0"].setOff(true)
 		w.changeNode("n0", func(n *v1.Node) { n.Status.VolumesInUse = nil })
 		w.start()
 		w.settle()
 		w.wantAttachments("a@n0+")
-		w.plugin.set(false, nil)
+		w.failed.Store(nil)
 		w.agents["n0"].setOff(false)
 		w.settle()
 		w.wantAttachments("a@n0+")
@@ -307,5 +311,46 @@ func TestAnAttachmentDeletedByHandIsMadeAgain(t *testing.T) {
 		w.setAttaching("a", nil)
 		w.settle()
 		w.wantAttachments("a@n0+")
+	})
+}
+
+// lunPlugin has volumes of iSCSI, which an agent attaches.
+type lunPlugin struct{ volume.AttachableVolumePlugin }
+
+func (lunPlugin) Init(volume.VolumeHost) error { return nil }
+func (lunPlugin) GetPluginName() string        { return "example.com/lun" }
+func (lunPlugin) CanSupport(spec *volume.Spec) bool {
+	return spec.PersistentVolume != nil && spec.PersistentVolume.Spec.ISCSI != nil
+}
+func (lunPlugin) GetVolumeName(spec *volume.Spec) (string, error) {
+	return spec.PersistentVolume.Spec.ISCSI.IQN, nil
+}
+func (lunPlugin) CanAttach(context.Context, *volume.Spec) (bool, error) { return true, nil }
+
+// A plugin's volumes are attached as those of a CSI driver are, by an attacher of its name.
+func TestAPluginsVolumeIsAttached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, "a")
+		w.stop()
+		plugins, err := volume.NewVolumePluginMgr([]volume.VolumePlugin{lunPlugin{}}, &volume.Host{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.config.Plugins = plugins
+		w.change("PersistentVolume", "", "a", func(o metav1.Object) {
+			o.(*v1.PersistentVolume).Spec.PersistentVolumeSource = v1.PersistentVolumeSource{ISCSI: &v1.ISCSIPersistentVolumeSource{IQN: "iqn.a"}}
+		})
+		w.start()
+		w.agents["n0"].setOff(true)
+		w.addPod("p", "n0", "a")
+		w.settle()
+		w.wantAttachments("a@n0+")
+		all, err := objects.List[*storagev1.VolumeAttachment](t.Context(), w.store, "VolumeAttachment", "")
+		if err != nil || all[0].Spec.Attacher != "lun.example.com" {
+			t.Errorf("the attacher is %v (%v)", all, err)
+		}
+		if listed := w.node("n0").Status.VolumesAttached; len(listed) != 1 || listed[0].Name != "example.com/lun/iqn.a" {
+			t.Errorf("listed: %v", listed)
+		}
 	})
 }

@@ -29,3 +29,7 @@ func csiNode(node string, volumes int32) *storagev1.CSINode {
 		{Name: driver, NodeID: node, Allocatable: &storagev1.VolumeNodeResources{Count: &volumes}},
 	}}}
 }
+
+func csiDriver(attaches bool) *storagev1.CSIDriver {
+	return &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{AttachRequired: &attaches}}
+}

@@ -185,11 +185,7 @@ func (c *Controller) attach(ctx context.Context, s *site, w *wanted, all []*site
 		c.tell.waits(s, reasonFailed, c.multiAttach(s, other))
 		return nil
 	}
-	plugin, ok := c.attachableOf(w.spec)
-	if !ok {
-		return nil
-	}
-	attacher := attacherOf(plugin, w.spec)
+	attacher := w.kind.attacher(w.spec)
 	limit, limited, err := c.room(ctx, s.node, attacher)
 	if err != nil {
 		return err
@@ -199,7 +195,7 @@ func (c *Controller) attach(ctx context.Context, s *site, w *wanted, all []*site
 		return nil
 	}
 	c.tell.attaching(s)
-	return c.create(ctx, s, w.spec, attacher)
+	return c.create(ctx, s, w)
 }
 
 // keep sees to a volume that is attached, is being attached, or is being detached.
@@ -232,11 +228,15 @@ func blocking(s *site, spec *volume.Spec, all []*site) *site {
 
 // create makes an attachment. It is noted at once, so that the volume is not attached to
 // another node beside it.
-func (c *Controller) create(ctx context.Context, s *site, spec *volume.Spec, attacher string) error {
+func (c *Controller) create(ctx context.Context, s *site, w *wanted) error {
+	name, err := w.kind.attachmentName(w.spec, s.node)
+	if err != nil {
+		return err
+	}
 	object := &storagev1.VolumeAttachment{
-		ObjectMeta: metav1.ObjectMeta{Name: attachmentName(s.name, spec, s.node), Annotations: map[string]string{VolumeAnnotation: string(s.name)}},
-		Spec: storagev1.VolumeAttachmentSpec{Attacher: attacher, NodeName: string(s.node),
-			Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &spec.PersistentVolume.Name}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{VolumeAnnotation: string(s.name)}},
+		Spec: storagev1.VolumeAttachmentSpec{Attacher: w.kind.attacher(w.spec), NodeName: string(s.node),
+			Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &w.spec.PersistentVolume.Name}},
 	}
 	s.has = &attachment{object: object, volume: s.name} // it may be there whatever the answer is
 	stored, err := c.objects.Create(ctx, object)

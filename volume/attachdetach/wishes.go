@@ -33,6 +33,7 @@ type podWishes struct {
 // wanted is one volume of a pod.
 type wanted struct {
 	spec *volume.Spec
+	kind attachable
 	// attaches: it must be attached. Else it only stays attached, if it is: its driver has
 	// ceased to need that while it was mounted.
 	attaches bool
@@ -195,22 +196,15 @@ func (c *Controller) takeVolume(ctx context.Context, now *podWishes, v *v1.Volum
 		}
 		return err
 	}
-	plugin, attachable := c.attachableOf(spec)
-	if !attachable {
-		return nil
-	}
-	name, err := uniqueName(plugin, spec)
-	if err != nil {
+	kind, name, err := c.kindOf(spec)
+	if kind == nil || err != nil {
 		return nil // bad names are refused by the node, which tells the pod
 	}
-	if csi := spec.PersistentVolume.Spec.CSI; csi != nil {
-		now.refs[volume.NewObjectRef(kindDriver, "", csi.Driver)] = true
-	}
-	attaches, err := plugin.CanAttach(ctx, spec)
+	attaches, err := kind.attaches(ctx, source, spec)
 	if err != nil {
 		return err
 	}
-	now.volumes[name] = &wanted{spec: spec, attaches: attaches}
+	now.volumes[name] = &wanted{spec: spec, kind: kind, attaches: attaches}
 	return nil
 }
 
@@ -219,20 +213,6 @@ func isSettled(err error) bool {
 	_, unbound := errors.AsType[*claimbinding.Error](err)
 	_, invalid := errors.AsType[*volume.InvalidSpecError](err)
 	return unbound || invalid || errors.Is(err, volume.ErrNotFound) || errors.Is(err, podspec.ErrNodeAffinity)
-}
-
-// attachableOf returns the plugin of a volume that may have to be attached.
-func (c *Controller) attachableOf(spec *volume.Spec) (volume.AttachableVolumePlugin, bool) {
-	plugin, err := c.plugins.FindPluginBySpec(spec)
-	if err != nil {
-		return nil, false
-	}
-	return volume.AsAttachable(plugin)
-}
-
-func uniqueName(plugin volume.VolumePlugin, spec *volume.Spec) (v1.UniqueVolumeName, error) {
-	name, err := plugin.GetVolumeName(spec)
-	return v1.UniqueVolumeName(plugin.GetPluginName() + "/" + name), err
 }
 
 // replaceWishes notes what a pod wants now, and enqueues the volumes that it wants, and has

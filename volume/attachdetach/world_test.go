@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,35 +32,6 @@ const (
 	attacherIs = "example.com/attacher" // its finalizer
 	agentIs    = "example.com/agent"    // that of a pod's agent
 )
-
-// diskPlugin names the volumes of a CSI driver. All of them must be attached, unless free.
-type diskPlugin struct {
-	volume.AttachableVolumePlugin
-	mu   sync.Mutex
-	free bool
-	err  error
-}
-
-func (*diskPlugin) Init(volume.VolumeHost) error { return nil }
-func (*diskPlugin) GetPluginName() string        { return "kubernetes.io/csi" }
-func (*diskPlugin) CanSupport(spec *volume.Spec) bool {
-	return spec.PersistentVolume != nil && spec.PersistentVolume.Spec.CSI != nil
-}
-func (*diskPlugin) GetVolumeName(spec *volume.Spec) (string, error) {
-	csi := spec.PersistentVolume.Spec.CSI
-	return csi.Driver + "^" + csi.VolumeHandle, nil
-}
-func (p *diskPlugin) CanAttach(context.Context, *volume.Spec) (bool, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return !p.free, p.err
-}
-
-func (p *diskPlugin) set(free bool, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.free, p.err = free, err
-}
 
 func uniqueName(disk string) v1.UniqueVolumeName {
 	return v1.UniqueVolumeName("kubernetes.io/csi/" + driver + "^" + disk)
@@ -138,11 +110,13 @@ type world struct {
 	t       *testing.T
 	store   *objects.Store
 	client  *objectstest.Client
-	plugin  *diskPlugin
 	backend *backend
 	agents  map[string]*agent
 	config  attachdetach.Config
 	stop    func()
+
+	// failed is why CSIDrivers cannot be read.
+	failed atomic.Pointer[error]
 
 	mu     sync.Mutex
 	events []string
@@ -155,13 +129,9 @@ const slowness = time.Second // of attaching, detaching and unmounting
 // newWorld makes nodes n0, n1 … and disks, each with a PersistentVolume and a claim of its
 // name. Shared disks begin with "shared".
 func newWorld(t *testing.T, nodes int, disks ...string) *world {
-	w := &world{t: t, store: objects.NewStore(), plugin: new(diskPlugin), agents: make(map[string]*agent), attaching: make(map[string]error),
+	w := &world{t: t, store: objects.NewStore(), agents: make(map[string]*agent), attaching: make(map[string]error),
 		backend: &backend{shared: make(map[string]bool), attached: make(map[string]map[string]bool), mounted: make(map[string]map[string]bool)}}
-	plugins, err := volume.NewVolumePluginMgr([]volume.VolumePlugin{w.plugin}, &volume.Host{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.config = attachdetach.Config{Plugins: plugins, Events: w}
+	w.config = attachdetach.Config{Events: w}
 	for _, disk := range disks {
 		w.addDisk(disk)
 	}
@@ -275,7 +245,7 @@ func (w *world) deletePod(name string) {
 func (w *world) start() {
 	w.client = objectstest.NewClient(w.store)
 	config := w.config
-	config.Objects = w.client
+	config.Objects = failing{w.client, &w.failed}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	client := w.client
@@ -535,4 +505,17 @@ func (w *world) powerOn(node string) {
 	w.changeNode(node, func(n *v1.Node) { n.Spec.Taints = nil })
 	w.setReady(node, true)
 	w.agents[node].setOff(false)
+}
+
+// failing are objects of which CSIDrivers cannot be read, at times.
+type failing struct {
+	*objectstest.Client
+	err *atomic.Pointer[error]
+}
+
+func (f failing) Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, error) {
+	if err := f.err.Load(); err != nil && ref.Kind == "CSIDriver" {
+		return nil, *err
+	}
+	return f.Client.Get(ctx, ref)
 }
