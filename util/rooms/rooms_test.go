@@ -46,7 +46,7 @@ func mayImport() map[string][]string {
 		"volume/objects":                   {"util", "volume"},
 		"volume/objects/persisted":         {"util", "volume", "volume/internal", "volume/objects"},
 		"volume/objects/cluster":           {"util", "volume", "volume/internal/following", "volume/objects"},
-		"volume/clusterhost":               {"util", "volume", "volume/internal/following", "volume/objects"},
+		"volume/clusterhost":               {"util", "volume", "volume/internal", "volume/internal/following", "volume/objects"},
 		"volume/fileset":                   {},
 		"volume/atomicdir":                 {"util", "volume/fileset"},
 		"volume/podfiles":                  {"util", "volume", "volume/fileset", "volume/internal/work", "volume/internal", "volume/internal/podspec", "volume/objects"},

@@ -14,6 +14,7 @@
 //   - [CSINode] is a [volume.CSINodePublisher]: the node's CSI drivers in its CSINode and
 //     its Node.
 //   - [Attachments] is a [volume.AttachmentGetter]: what attaching has told of a volume.
+//   - [NodeResizes] is a [volume.NodeResizeReporter]: how volumes grew on the node.
 //
 // Config maps, secrets, claims and all other objects come from objects/cluster.
 //
@@ -23,7 +24,7 @@
 // node needs: create serviceaccounts/token for pods that are bound to it; get,
 // list and watch clustertrustbundles; create and patch events; get and watch its
 // Node, and patch it and its status; get, create, update and delete its CSINode; get
-// volumeattachments and CSIDrivers. A [PodRunner] belongs into a controller, whose role
+// volumeattachments and CSIDrivers; get the claims of its pods, and patch their status. A [PodRunner] belongs into a controller, whose role
 // must allow to get, list, watch, create and delete pods; where it may list and
 // watch events, the pods' events are passed on.
 package clusterhost

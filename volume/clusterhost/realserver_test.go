@@ -45,6 +45,7 @@ func TestANodesRolesOnARealAPIServer(t *testing.T) {
 		inRealCluster(t, s, "events", eventsOfANode)
 		inRealCluster(t, s, "allocatable", allocatableOfANode)
 		inRealCluster(t, s, "volumes in use", reportsOfANode)
+		inRealCluster(t, s, "growth", growthOnANode)
 		inRealCluster(t, s, "recycler", recyclerOnANode)
 		inRealCluster(t, s, "trust bundles", trustBundlesByDefault)
 	})
