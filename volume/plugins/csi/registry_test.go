@@ -126,25 +126,32 @@ func TestDriverThatRegistersItself(t *testing.T) {
 	r.must(r.setUp(s, pod("u1"), volume.MounterArgs{}), r.tearDown(s, "u1"))
 }
 
-// During a rolling update the newest counts, and the end of the old one changes nothing.
 // A directory that somebody removes while the plugin runs, as with an older installation, is
-// made again: drivers that come later find it.
+// made again: drivers that come later find it. So it is where the plugin has looked between
+// the end of the sockets and that of the directory.
 func TestRemovedRegistry(t *testing.T) {
-	r := newRegistry(t, nil)
-	r.registrar("a-reg.sock", &csitest.Registrar{Endpoint: r.socket})
-	r.run()
-	r.log.await(t, "is registered")
-	if err := os.RemoveAll(r.dir); err != nil {
-		t.Fatal(err)
+	for _, slowly := range []bool{false, true} {
+		r := newRegistry(t, nil)
+		r.registrar("a-reg.sock", &csitest.Registrar{Endpoint: r.socket})
+		r.run()
+		r.log.await(t, "is registered")
+		if slowly {
+			r.must(os.Remove(filepath.Join(r.dir, "a-reg.sock")))
+			r.log.await(t, "no longer registered")
+			r.must(os.Remove(r.dir))
+		} else {
+			r.must(os.RemoveAll(r.dir))
+			r.log.await(t, "no longer registered")
+		}
+		if err := os.Mkdir(r.dir, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
+			t.Fatal(err)
+		}
+		r.registrar("b-reg.sock", &csitest.Registrar{Endpoint: r.socket})
+		r.log.await(t, "is registered")
 	}
-	r.log.await(t, "no longer registered")
-	if err := os.Mkdir(r.dir, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
-		t.Fatal(err)
-	}
-	r.registrar("b-reg.sock", &csitest.Registrar{Endpoint: r.socket})
-	r.log.await(t, "is registered")
 }
 
+// During a rolling update the newest counts, and the end of the old one changes nothing.
 func TestTwoRegistrationsOfOneName(t *testing.T) {
 	r := newRegistry(t, nil)
 	r.run()

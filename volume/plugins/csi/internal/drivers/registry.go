@@ -99,7 +99,7 @@ func (s *Set) Run(ctx context.Context, dir string, on Events) error {
 		}
 	}()
 	for ctx.Err() == nil {
-		found, err := w.sockets(r.dir)
+		found, err := w.registry(r.dir)
 		if errors.Is(err, fs.ErrNotExist) { // somebody has removed it
 			if _, err = podmount.MakeDir(r.dir, dirMode); err == nil {
 				continue

@@ -55,6 +55,15 @@ type socketID struct {
 	changed       unix.Timespec
 }
 
+// registry is sockets for a directory that somebody may remove. Its parent is watched, too: a
+// removed directory says nothing of it while a registrar has a socket open that was in it.
+func (w *watch) registry(dir string) (map[string]socketID, error) {
+	if _, err := w.inotify.Add(filepath.Dir(dir), unix.IN_DELETE|unix.IN_MOVED_FROM|unix.IN_ONLYDIR); err != nil {
+		return nil, err
+	}
+	return w.sockets(dir)
+}
+
 // sockets finds the sockets below a directory, whose directories are watched before they
 // are read. Names that begin with a dot are left out, as are links.
 func (w *watch) sockets(dir string) (map[string]socketID, error) {
