@@ -1,10 +1,12 @@
 package csitest
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -28,6 +30,7 @@ func (s controller) ControllerGetCapabilities(context.Context, *csi.ControllerGe
 		{can.Controller, csi.ControllerServiceCapability_RPC_GET_CAPACITY},
 		{can.Attach, csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME},
 		{can.Expand, csi.ControllerServiceCapability_RPC_EXPAND_VOLUME},
+		{can.Clone, csi.ControllerServiceCapability_RPC_CLONE_VOLUME},
 		{can.Modify, csi.ControllerServiceCapability_RPC_MODIFY_VOLUME},
 		{can.SingleNodeMultiWriter, csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER},
 	} {
@@ -45,15 +48,15 @@ func (s controller) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) 
 	switch {
 	case r.Name == "" || len(r.VolumeCapabilities) == 0:
 		return nil, status.Error(codes.InvalidArgument, "name or volume_capabilities is missing")
-	case r.VolumeContentSource != nil:
-		return nil, status.Error(codes.InvalidArgument, "volumes begin empty here")
+	case r.VolumeContentSource != nil && (r.VolumeContentSource.GetVolume() == nil || !c.Capabilities.Clone):
+		return nil, status.Error(codes.InvalidArgument, "volumes do not begin with this here")
 	case limit > 0 && bytes > limit || bytes > maxBytes:
 		return nil, status.Errorf(codes.OutOfRange, "%d bytes are too much", bytes)
 	}
 	if c.has(CreatesTooLittle) {
 		bytes /= 2
 	}
-	if err := checkMutable(r.MutableParameters); err != nil {
+	if err := c.checkMutable(r.MutableParameters); err != nil {
 		return nil, err
 	}
 	v, err := c.find(idOf(r.Name))
@@ -67,7 +70,14 @@ func (s controller) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) 
 		if limit > 0 && bytes == 0 {
 			bytes = min(limit, defaultBytes)
 		}
-		if v, err = c.create(&stored{ID: idOf(r.Name), Name: r.Name, Bytes: bytes, Mutable: r.MutableParameters}, r.Parameters); err != nil {
+		wanted := &stored{ID: idOf(r.Name), Name: r.Name, Bytes: bytes, Mutable: r.MutableParameters}
+		if slices.ContainsFunc(r.VolumeCapabilities, func(wanted *csi.VolumeCapability) bool { return wanted.GetBlock() != nil }) {
+			wanted.Disk = c.BlockDisk
+		}
+		if err := c.begin(wanted, r.VolumeContentSource.GetVolume().GetVolumeId()); err != nil {
+			return nil, err
+		}
+		if v, err = c.create(wanted, r.Parameters); err != nil {
 			return nil, err
 		}
 	}
@@ -79,9 +89,28 @@ func (s controller) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) 
 	return &csi.CreateVolumeResponse{Volume: c.told(v)}, nil
 }
 
+// begin says which volume a new one is a copy of; empty: none.
+func (c *Config) begin(v *stored, from string) error {
+	if from == "" {
+		return nil
+	}
+	source, err := c.need(from, nil)
+	if err != nil {
+		return err
+	}
+	v.Disk, v.From, v.Bytes = source.Disk, from, cmp.Or(v.Bytes, source.Bytes)
+	if v.Bytes < source.Bytes {
+		return status.Errorf(codes.OutOfRange, "the copy of %d bytes would have %d", source.Bytes, v.Bytes)
+	}
+	return nil
+}
+
 // told is a volume as callers see it.
 func (c *Config) told(v *stored) *csi.Volume {
 	told := &csi.Volume{VolumeId: v.ID, CapacityBytes: v.Bytes, VolumeContext: map[string]string{"disk": string(v.Disk)}}
+	if v.From != "" {
+		told.ContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: v.From}}}
+	}
 	if len(c.Topology) > 0 {
 		told.AccessibleTopology = []*csi.Topology{{Segments: c.Topology}}
 	}
@@ -128,14 +157,15 @@ func (s controller) ControllerPublishVolume(_ context.Context, r *csi.Controller
 }
 
 func (s controller) ControllerUnpublishVolume(_ context.Context, r *csi.ControllerUnpublishVolumeRequest) (*csi.ControllerUnpublishVolumeResponse, error) {
-	if !s.d.Config().Capabilities.Attach {
+	c := s.d.Config()
+	if !c.Capabilities.Attach {
 		return nil, status.Error(codes.Unimplemented, "volumes are not attached here")
 	}
 	if r.VolumeId == "" {
 		return nil, status.Error(codes.InvalidArgument, "volume_id is missing")
 	}
 	_, staged := s.d.Staged()[r.VolumeId]
-	if staged || len(s.d.publishedAt(r.VolumeId)) > 0 {
+	if (staged || len(s.d.publishedAt(r.VolumeId)) > 0) && !c.has(DetachesInUse) {
 		return nil, s.d.violated(codes.FailedPrecondition, "ControllerUnpublishVolume of %s while it is in use", r.VolumeId)
 	}
 	s.d.note(func() { delete(s.d.attached, r.VolumeId) })
@@ -233,7 +263,7 @@ func (s controller) ControllerModifyVolume(_ context.Context, r *csi.ControllerM
 	if err != nil {
 		return nil, err
 	}
-	if err := checkMutable(r.MutableParameters); err != nil {
+	if err := c.checkMutable(r.MutableParameters); err != nil {
 		return nil, err
 	}
 	if v.Mutable == nil {
@@ -243,11 +273,10 @@ func (s controller) ControllerModifyVolume(_ context.Context, r *csi.ControllerM
 	return &csi.ControllerModifyVolumeResponse{}, internal(c.save(v))
 }
 
-// checkMutable wants the names that some storage has for such things.
-func checkMutable(parameters map[string]string) error {
+func (c *Config) checkMutable(parameters map[string]string) error {
 	for key := range parameters {
-		if key != "iops" && key != "throughput" {
-			return status.Errorf(codes.InvalidArgument, "mutable parameter %q is neither iops nor throughput", key)
+		if !slices.Contains(c.Mutable, key) {
+			return status.Errorf(codes.InvalidArgument, "mutable parameter %q is none of %s", key, strings.Join(c.Mutable, ", "))
 		}
 	}
 	return nil

@@ -2,6 +2,7 @@ package csitest_test
 
 import (
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
@@ -50,6 +51,70 @@ func TestCreateAndDelete(t *testing.T) {
 	}
 	if ids, err := b.driver.Volumes(); len(ids) > 0 || err != nil {
 		t.Errorf("volumes %v, %v", ids, err)
+	}
+}
+
+// What is created depends on its use, and has only the mutable parameters of this driver.
+func TestCreateForItsUse(t *testing.T) {
+	c := staged()
+	c.BlockDisk, c.Mutable = csitest.File, []string{"colour"}
+	b := newBench(t, c)
+	create := func(name string, use *csi.VolumeCapability, mutable string) (string, error) {
+		r, err := b.controller.CreateVolume(patience(t), &csi.CreateVolumeRequest{
+			Name: name, VolumeCapabilities: []*csi.VolumeCapability{use}, MutableParameters: map[string]string{mutable: "1"}})
+		return r.GetVolume().GetVolumeContext()["disk"], err
+	}
+	for want, use := range map[csitest.Disk]*csi.VolumeCapability{csitest.Directory: mountCapability(""), csitest.File: blockCapability()} {
+		disk, err := create(string(want), use, "colour")
+		if b.must(err); disk != string(want) {
+			t.Errorf("disk %q, not %q", disk, want)
+		}
+	}
+	_, err := create("other", mountCapability(""), "iops")
+	b.wantCode(err, codes.InvalidArgument)
+}
+
+// A copy has what was written until then, and is a volume of its own.
+func TestClones(t *testing.T) {
+	for _, disk := range []csitest.Disk{csitest.Directory, csitest.File} {
+		t.Run(string(disk), func(t *testing.T) {
+			c := staged()
+			c.Disk = disk
+			b := newBench(t, c)
+			use, name := mountCapability(""), "file"
+			if disk == csitest.File {
+				use, name = blockCapability(), ""
+			}
+			data, err := b.driver.AddVolume("source", 1<<20, disk)
+			b.must(err, os.WriteFile(filepath.Join(data, name), []byte("then"), 0o600))
+			clone := func(from string, bytes int64) (*csi.Volume, error) {
+				r, err := b.controller.CreateVolume(patience(t), &csi.CreateVolumeRequest{
+					Name: "copy", VolumeCapabilities: []*csi.VolumeCapability{use}, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes},
+					VolumeContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: from}}}})
+				return r.GetVolume(), err
+			}
+			_, err = clone("none", 0)
+			b.wantCode(err, codes.NotFound)
+			_, err = clone("source", 1<<10)
+			b.wantCode(err, codes.OutOfRange)
+			for range 2 {
+				made, err := clone("source", 0)
+				b.must(err)
+				if made.CapacityBytes != 1<<20 || made.ContentSource.GetVolume().GetVolumeId() != "source" {
+					t.Errorf("made %v", made)
+				}
+				b.must(os.WriteFile(filepath.Join(data, name), []byte("late"), 0o600)) // the second call changes nothing
+				files, err := filepath.Glob(filepath.Join(b.dir, "storage", "*", filepath.Base(data), name))
+				b.must(err)
+				files = slices.DeleteFunc(files, func(file string) bool { return file == filepath.Join(data, name) })
+				if len(files) != 1 {
+					t.Fatalf("files %v", files)
+				}
+				if text, err := os.ReadFile(files[0]); err != nil || string(text[:4]) != "then" {
+					t.Errorf("the copy has %q, %v", text, err)
+				}
+			}
+		})
 	}
 }
 

@@ -54,6 +54,12 @@ type Config struct {
 	// Disk is the kind of volumes whose context and parameters name no other by the
 	// key "disk"; empty: [Directory].
 	Disk Disk
+	// BlockDisk is the kind of volumes that CreateVolume makes for a caller who wants a
+	// block volume, and names no other; empty: Disk.
+	BlockDisk Disk
+	// Mutable are the names of mutable parameters; nil: iops and throughput, the names that
+	// some storage has. Their values mean nothing here.
+	Mutable []string
 	// CreateOnUse makes a volume when the node is asked for an unknown one, as if
 	// somebody had created it before. Else an unknown volume is NotFound.
 	CreateOnUse bool
@@ -85,8 +91,9 @@ type Capabilities struct {
 	// Condition tells a volume's health with NodeGetVolumeStats, as drivers of CSI 1.12 do: it
 	// is the messages of Config.VolumeHealth.
 	Condition bool
-	// Modify offers ControllerModifyVolume, and mutable parameters of CreateVolume: iops and
-	// throughput, which mean nothing here.
+	// Clone offers volumes that begin as a copy of another.
+	Clone bool
+	// Modify offers ControllerModifyVolume, and mutable parameters of CreateVolume.
 	Modify bool
 	// SingleNodeMultiWriter knows the two access modes that tell one pod from one node.
 	SingleNodeMultiWriter bool
@@ -96,7 +103,7 @@ type Capabilities struct {
 
 // AllCapabilities returns every ability but Attach.
 func AllCapabilities() Capabilities {
-	return Capabilities{Controller: true, Stage: true, Stats: true, Expand: true, Health: true, Modify: true, SingleNodeMultiWriter: true, VolumeMountGroup: true}
+	return Capabilities{Controller: true, Stage: true, Stats: true, Expand: true, Health: true, Clone: true, Modify: true, SingleNodeMultiWriter: true, VolumeMountGroup: true}
 }
 
 // Driver is one CSI driver. It outlives the servers that [Driver.Start] starts. Its
@@ -144,6 +151,10 @@ func New(config Config) *Driver {
 func (d *Driver) setConfig(c Config) {
 	c.Name, c.Version, c.NodeID = cmp.Or(c.Name, DefaultName), cmp.Or(c.Version, "1.0.0"), cmp.Or(c.NodeID, "node1")
 	c.Disk = cmp.Or(c.Disk, Directory)
+	c.BlockDisk = cmp.Or(c.BlockDisk, c.Disk)
+	if c.Mutable == nil {
+		c.Mutable = []string{"iops", "throughput"}
+	}
 	if c.Mounter == nil {
 		c.Mounter = host.New(host.Config{})
 	}

@@ -34,13 +34,16 @@ const (
 	NoVersion Misbehaviour = "no-version"
 	// CreatesTooLittle: CreateVolume makes half of what was asked for, and says so.
 	CreatesTooLittle Misbehaviour = "creates-too-little"
+	// DetachesInUse: ControllerUnpublishVolume succeeds while the node has the volume
+	// (csi-driver-host-path, unless it is told to check).
+	DetachesInUse Misbehaviour = "detaches-in-use"
 	// WorksOn: the work of a call does not end with the caller's deadline.
 	WorksOn Misbehaviour = "works-on"
 )
 
 // Misbehaviours returns all of them.
 func Misbehaviours() []Misbehaviour {
-	return []Misbehaviour{UnpublishedInlineIsNotFound, ExpandGrowsNothing, RepublishIsUnknown, UnpublishLeavesTarget, StageDoesNothing, InternalWhileGoingOn, NoVersion, CreatesTooLittle, WorksOn}
+	return []Misbehaviour{UnpublishedInlineIsNotFound, ExpandGrowsNothing, RepublishIsUnknown, UnpublishLeavesTarget, StageDoesNothing, InternalWhileGoingOn, NoVersion, CreatesTooLittle, DetachesInUse, WorksOn}
 }
 
 func (c *Config) has(m Misbehaviour) bool { return slices.Contains(c.Misbehaviours, m) }

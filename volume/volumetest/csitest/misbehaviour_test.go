@@ -68,7 +68,7 @@ func TestMisbehaviours(t *testing.T) {
 			good.must(try(good))
 		})
 	}
-	elsewhere := []csitest.Misbehaviour{csitest.StageDoesNothing, csitest.WorksOn, csitest.ExpandGrowsNothing, csitest.CreatesTooLittle}
+	elsewhere := []csitest.Misbehaviour{csitest.StageDoesNothing, csitest.WorksOn, csitest.ExpandGrowsNothing, csitest.CreatesTooLittle, csitest.DetachesInUse}
 	if all := csitest.Misbehaviours(); len(all) != len(tests)+len(elsewhere) {
 		t.Errorf("of %v, %d are tried", all, len(tests)+len(elsewhere))
 	}
@@ -82,6 +82,17 @@ func TestCreatesTooLittle(t *testing.T) {
 		if b.must(err); made.Volume.CapacityBytes != 2<<20 {
 			t.Errorf("made %d bytes", made.Volume.CapacityBytes)
 		}
+	}
+}
+
+func TestDetachesInUse(t *testing.T) {
+	for m, want := range map[csitest.Misbehaviour]codes.Code{csitest.DetachesInUse: codes.OK, "": codes.FailedPrecondition} {
+		b := misbehaving(t, m)
+		b.driver.Configure(func(c *csitest.Config) { c.Capabilities.Attach = true })
+		_, err := b.controller.ControllerPublishVolume(patience(t), &csi.ControllerPublishVolumeRequest{VolumeId: "v1", NodeId: "node1", VolumeCapability: mountCapability("")})
+		b.must(err, b.stage(patience(t), "v1", mountCapability("")))
+		_, err = b.controller.ControllerUnpublishVolume(patience(t), &csi.ControllerUnpublishVolumeRequest{VolumeId: "v1"})
+		b.wantCode(err, want)
 	}
 }
 
@@ -126,7 +137,7 @@ func TestKernelExpandGrowsNothing(t *testing.T) {
 			t.Fatal("loop devices are root's")
 		}
 		c := staged()
-		c.Mounter, c.Misbehaviours = host.New(host.Config{}), []csitest.Misbehaviour{csitest.ExpandGrowsNothing, csitest.CreatesTooLittle}
+		c.Mounter, c.Misbehaviours = host.New(host.Config{}), []csitest.Misbehaviour{csitest.ExpandGrowsNothing, csitest.CreatesTooLittle, csitest.DetachesInUse}
 		b := newBench(t, c)
 		b.add("v1", csitest.Loop)
 		ctx := patience(t)

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -30,6 +31,8 @@ type stored struct {
 	Name  string `json:"name"` // as CreateVolume got it; empty: made otherwise
 	Bytes int64  `json:"bytes"`
 	Disk  Disk   `json:"disk"`
+	// From is the volume that this one was a copy of; empty: it began empty.
+	From string `json:"from,omitempty"`
 	// Mutable are the parameters that ControllerModifyVolume changes.
 	Mutable map[string]string `json:"mutable,omitempty"`
 	// Inline volumes go with their pod.
@@ -89,11 +92,14 @@ func (c *Config) need(id string, context map[string]string) (*stored, error) {
 // create makes a volume. Its file comes last.
 func (c *Config) create(v *stored, parameters map[string]string) (*stored, error) {
 	v.dir, v.Bytes = c.dirOf(v.ID), cmp.Or(v.Bytes, defaultBytes)
-	v.Disk = cmp.Or(Disk(parameters["disk"]), c.Disk)
+	v.Disk = cmp.Or(Disk(parameters["disk"]), v.Disk, c.Disk)
 	if v.Disk != Directory && v.Disk != Loop && v.Disk != File {
 		return nil, status.Errorf(codes.InvalidArgument, "disk %q is none of %s, %s, %s", v.Disk, Directory, Loop, File)
 	}
 	err := os.MkdirAll(v.dir, 0o750)
+	if err == nil && v.From != "" {
+		err = c.copyTo(v)
+	}
 	if err == nil && v.Disk == Directory {
 		err = os.MkdirAll(v.data(), 0o755)
 	} else if err == nil {
@@ -106,6 +112,28 @@ func (c *Config) create(v *stored, parameters map[string]string) (*stored, error
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	return v, nil
+}
+
+// copyTo copies what the volume begins with, in place of what an earlier try has left.
+func (c *Config) copyTo(v *stored) error {
+	from := &stored{dir: c.dirOf(v.From)}
+	if v.Disk == Directory {
+		if err := removetree.Remove(context.Background(), v.dir, "data"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return os.CopyFS(v.data(), os.DirFS(from.data()))
+	}
+	source, err := os.Open(from.image())
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	copied, err := os.Create(v.image())
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(copied, source)
+	return errors.Join(err, copied.Close())
 }
 
 func (c *Config) save(v *stored) error {
