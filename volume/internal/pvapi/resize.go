@@ -56,7 +56,9 @@ func recordNodeResizeError(s *v1.PersistentVolumeClaimStatus, err error, now tim
 		Type: v1.PersistentVolumeClaimNodeResizeError, Status: v1.ConditionTrue, LastTransitionTime: metav1.NewTime(now),
 		Message: fmt.Sprintf("failed to expand pvc with %v", err),
 	}
-	if slices.ContainsFunc(s.Conditions, func(c v1.PersistentVolumeClaimCondition) bool { return c.Type == failed.Type && c.Message == failed.Message }) {
+	if slices.ContainsFunc(s.Conditions, func(c v1.PersistentVolumeClaimCondition) bool {
+		return c.Type == failed.Type && c.Message == failed.Message
+	}) {
 		return changed
 	}
 	s.Conditions = append(WithoutConditions(s.Conditions, failed.Type), failed)
