@@ -141,6 +141,15 @@ var ErrNotFound = errors.New("not found")
 // ended.
 var ErrInUse = errors.New("the volume is still in use")
 
+// ErrAttachLimitExceeded says that a volume cannot be attached since the node can have no more
+// volumes of its driver. Only the end of another pod helps, so that an agent rejects the pod, as
+// the kubelet does since 1.35, with the reason [AttachLimitExceeded].
+const ErrAttachLimitExceeded Cause = "the node cannot have more volumes of this driver"
+
+// AttachLimitExceeded is the reason in the status of a pod that is rejected for
+// [ErrAttachLimitExceeded].
+const AttachLimitExceeded = "VolumeAttachmentLimitExceeded"
+
 // ObjectNotFoundError names the object that does not exist. It matches
 // [ErrNotFound].
 type ObjectNotFoundError struct{ Ref ObjectRef }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -91,17 +92,10 @@ func (c *attachingCluster) fill(ctx context.Context) {
 // metadata it is undone.
 func (c *attachingCluster) attach(ctx context.Context, metadata map[string]string) {
 	c.t.Helper()
-	sum := sha256.Sum256([]byte("h1" + csitest.DefaultName + "node1"))
-	name, all := "csi-"+hex.EncodeToString(sum[:]), c.admin.StorageV1().VolumeAttachments()
 	var attached []v1.AttachedVolume
 	if metadata != nil {
-		a, err := all.Create(ctx, &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.VolumeAttachmentSpec{
-			Attacher: csitest.DefaultName, NodeName: "node1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: new("pv1")}}}, metav1.CreateOptions{})
-		c.must(err)
-		a.Status = storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: metadata}
-		_, err = all.UpdateStatus(ctx, a, metav1.UpdateOptions{})
-		c.must(err)
-		attached = []v1.AttachedVolume{{Name: csiVolume, DevicePath: name}}
+		c.attachment(ctx, storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: metadata})
+		attached = []v1.AttachedVolume{{Name: csiVolume, DevicePath: attachmentName()}}
 	}
 	c.must(retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		node := c.node()
@@ -110,8 +104,25 @@ func (c *attachingCluster) attach(ctx context.Context, metadata map[string]strin
 		return err
 	}))
 	if metadata == nil {
-		c.must(all.Delete(ctx, name, metav1.DeleteOptions{}))
+		c.must(c.admin.StorageV1().VolumeAttachments().Delete(ctx, attachmentName(), metav1.DeleteOptions{}))
 	}
+}
+
+func attachmentName() string {
+	sum := sha256.Sum256([]byte("h1" + csitest.DefaultName + "node1"))
+	return "csi-" + hex.EncodeToString(sum[:])
+}
+
+// attachment makes the VolumeAttachment with a status.
+func (c *attachingCluster) attachment(ctx context.Context, status storagev1.VolumeAttachmentStatus) {
+	c.t.Helper()
+	all := c.admin.StorageV1().VolumeAttachments()
+	a, err := all.Create(ctx, &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: attachmentName()}, Spec: storagev1.VolumeAttachmentSpec{
+		Attacher: csitest.DefaultName, NodeName: "node1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: new("pv1")}}}, metav1.CreateOptions{})
+	c.must(err)
+	a.Status = status
+	_, err = all.UpdateStatus(ctx, a, metav1.UpdateOptions{})
+	c.must(err)
 }
 
 const csiVolume = v1.UniqueVolumeName("kubernetes.io/csi/" + csitest.DefaultName + "^h1")
@@ -129,6 +140,49 @@ func (c *attachingCluster) isInUse() bool {
 	return slices.Contains(c.node().Status.VolumesInUse, csiVolume)
 }
 
+// begin makes the pod, and waits until its volume is reported in use.
+func (c *attachingCluster) begin(ctx context.Context) {
+	c.t.Helper()
+	web := pod("web", "", v1.Volume{Name: "data", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}})
+	web.UID, web.Spec.ServiceAccountName = "", "default"
+	_, err := c.admin.CoreV1().Pods("shop").Create(ctx, web, metav1.CreateOptions{})
+	c.must(err)
+	c.eventually("the volume is reported in use", c.isInUse)
+}
+
+// limit is what the CSINode says of the driver's volumes; 0: it does not have the driver.
+func (c *attachingCluster) limit(ctx context.Context) int32 {
+	info, err := c.admin.StorageV1().CSINodes().Get(ctx, "node1", metav1.GetOptions{})
+	if err != nil || len(info.Spec.Drivers) != 1 {
+		return 0
+	}
+	return *info.Spec.Drivers[0].Allocatable.Count
+}
+
+// A pod whose volume cannot be attached, since the node is full (gRPC code 8), is rejected as by the kubelet,
+// and the scheduler learns the driver's limit at once.
+func TestNodeWithoutRoomForAVolume(t *testing.T) {
+	apiserver.Run(t, apiserver.Config{}, func(t *testing.T, s *apiserver.Server) {
+		c, ctx := newAttachingCluster(t, s), t.Context()
+		c.fill(ctx)
+		c.start()
+		c.eventually("the driver is in the CSINode", func() bool { return c.limit(ctx) == 7 })
+		c.begin(ctx)
+		c.driver.Configure(func(c *csitest.Config) { c.MaxVolumesPerNode = 3 })
+		c.attachment(ctx, storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{Message: "3 of 3 slots are taken", ErrorCode: new(int32(8))}})
+		c.eventually("the pod is rejected", func() bool {
+			p, err := c.admin.CoreV1().Pods("shop").Get(ctx, "web", metav1.GetOptions{})
+			return err == nil && p.Status.Phase == v1.PodFailed && p.Status.Reason == "VolumeAttachmentLimitExceeded" && strings.Contains(p.Status.Message, "3 of 3 slots")
+		})
+		c.eventually("the CSINode has the new limit", func() bool { return c.limit(ctx) == 3 })
+		c.eventually("the volume is in use no more", func() bool { return !c.isInUse() })
+		if calls := c.driver.CallsOf("NodeStageVolume"); len(calls) > 0 {
+			t.Error("it is staged, and was never attached")
+		}
+		c.stop()
+	})
+}
+
 // The volume of a driver that attaches, from the driver's registration to the detachment, with
 // a restart in between, and with what a node's identity may do and no more.
 func TestAttachedVolumeOfACSIDriver(t *testing.T) {
@@ -136,18 +190,11 @@ func TestAttachedVolumeOfACSIDriver(t *testing.T) {
 		c, ctx := newAttachingCluster(t, s), t.Context()
 		c.fill(ctx)
 		c.start()
-		c.eventually("the driver is in the CSINode", func() bool {
-			info, err := c.admin.StorageV1().CSINodes().Get(ctx, "node1", metav1.GetOptions{})
-			return err == nil && len(info.Spec.Drivers) == 1 && *info.Spec.Drivers[0].Allocatable.Count == 7
-		})
+		c.eventually("the driver is in the CSINode", func() bool { return c.limit(ctx) == 7 })
 		if got := c.node().Annotations; got[csidrivers.AttachAnnotation] != "true" || got["csi.volume.kubernetes.io/nodeid"] == "" {
 			t.Errorf("the node's annotations are %v", got)
 		}
-		web := pod("web", "", v1.Volume{Name: "data", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}})
-		web.UID, web.Spec.ServiceAccountName = "", "default"
-		_, err := c.admin.CoreV1().Pods("shop").Create(ctx, web, metav1.CreateOptions{})
-		c.must(err)
-		c.eventually("the volume is reported in use", c.isInUse)
+		c.begin(ctx)
 		if calls := c.driver.CallsOf("NodeStageVolume"); len(calls) > 0 {
 			t.Error("it is staged before it is attached")
 		}

@@ -2,6 +2,7 @@ package volumemanager_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"strings"
 	"sync/atomic"
@@ -144,6 +145,60 @@ func (d checkedDisk) CheckAttachment(ctx context.Context, s *volume.Spec) error 
 		err = errors.Join(err, *why)
 	}
 	return err
+}
+
+// A node that has no room for a volume has failed, and the agent learns it at once, to reject the
+// pod. It goes on once there is room.
+func TestNodeWithoutRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, why := newWorld(t), new(atomic.Pointer[error])
+		d := &disk{t: t}
+		w.plugins = besides(checkedDisk{attachableDisk{d}, why})
+		manager, stop := w.start()
+		defer stop()
+		n := &node{manager: manager}
+		pod := diskPod("web", "a")
+		declare(t, manager, pod)
+		waited := make(chan error, 1)
+		go func() { waited <- manager.WaitForMounted(t.Context(), pod.UID) }()
+		full := error(&volume.Failure{Cause: volume.ErrAttachLimitExceeded, What: "16 of 16 slots are taken"})
+		why.Store(&full)
+		began := time.Now()
+		n.report()
+		var failed *volumemanager.PodError
+		if err := <-waited; !errors.Is(err, volume.ErrAttachLimitExceeded) || !errors.As(err, &failed) || strings.Count(err.Error(), "16 of 16") != 1 {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+		if took := time.Since(began); took > time.Second { // a pause
+			t.Errorf("told after %s", took)
+		}
+		if err := manager.WaitForMounted(t.Context(), pod.UID); !errors.Is(err, volume.ErrAttachLimitExceeded) {
+			t.Errorf("asked again: %v", err)
+		}
+		if _, err := manager.SetUpPod(t.Context(), pod); !errors.Is(err, volume.ErrAttachLimitExceeded) {
+			t.Errorf("set up: %v", err)
+		}
+		row := rowOf(t, manager, "web")
+		if text, err := json.Marshal(row); err != nil || row.State != volumemanager.StateFailed || row.Attachment == nil || !strings.Contains(string(text), `"cause":"AttachLimitExceeded"`) {
+			t.Errorf("%s, %v", text, err)
+		}
+		time.Sleep(time.Hour)
+		if n := len(d.log()); n < 20 || n > 60 {
+			t.Errorf("the plugin was asked %d times in an hour", n)
+		}
+		why.Store(nil) // and it is not attached yet
+		time.Sleep(10 * time.Minute)
+		if row := rowOf(t, manager, "web"); row.State != volumemanager.StatePending || row.Err != nil {
+			t.Errorf("%+v", row)
+		}
+		began = time.Now()
+		n.attach("a")
+		if err := manager.WaitForMounted(t.Context(), pod.UID); err != nil || time.Since(began) > 0 {
+			t.Errorf("mounted after %s: %v", time.Since(began), err)
+		}
+		mustTearDown(t, manager, pod)
+		w.assertNoDevices()
+	})
 }
 
 // While a volume waits to be attached, its plugin is asked why, at growing pauses, and the pod

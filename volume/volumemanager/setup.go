@@ -94,7 +94,7 @@ func (o *operationExecutor) setUp(ctx context.Context, s *podVolume, w attempt) 
 		}
 		again := ctx.Err() == nil && early.MayRetry(err)
 		if ctx.Err() == nil && !again { // else it was given up: the pod was deleted, or the manager ends
-			o.tellFailure(ctx, u, err)
+			err = o.tellFailure(ctx, u, err)
 		}
 		o.undoSetUp(ctx, u)
 		if !again || !early.Pause.Wait(ctx) {
@@ -113,16 +113,22 @@ func (o *operationExecutor) setUpOnce(ctx context.Context, s *podVolume, w attem
 	return u, o.trySetUp(waits, u)
 }
 
-// tellFailure tells the pod of a failure. A volume that waits for its claim or its
-// attachment has not failed, unless attaching it has.
-func (o *operationExecutor) tellFailure(ctx context.Context, u *setUp, err error) {
+// tellFailure tells the pod of a failure, which it returns. A volume that waits for its claim or
+// its attachment has not failed, unless attaching it has; and it goes on waiting then, unless the
+// node has no room for it.
+func (o *operationExecutor) tellFailure(ctx context.Context, u *setUp, err error) error {
+	told := err
 	if missing, waits := errors.AsType[*AttachmentError](err); waits {
-		err = missing.check(ctx, u.plugin, u.record.Spec())
+		told = missing.check(ctx, u.plugin, u.record.Spec())
 	}
-	if err == nil || errors.Is(err, claimbinding.ErrUnbound) {
-		return
+	if told == nil || errors.Is(told, claimbinding.ErrUnbound) {
+		return err
 	}
-	o.events.Failed(u.pod, u.record, u.mapping != nil, err)
+	o.events.Failed(u.pod, u.record, u.mapping != nil, told)
+	if errors.Is(told, volume.ErrAttachLimitExceeded) {
+		return volume.NothingDone(told)
+	}
+	return err
 }
 
 // showProgress makes what a plugin says part of the volume's rows.

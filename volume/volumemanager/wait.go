@@ -59,7 +59,8 @@ func (m *Manager) SetUpPod(ctx context.Context, pod *v1.Pod) (*PodVolumes, error
 // WaitForMounted waits until every volume of a declared pod that a container of it
 // uses is mounted as it was declared, through all failures and pauses. When ctx ends first, the error
 // is a *[PodError] that says of each volume what it waits for, and the declaration
-// stays; before Run has recovered it is a *[RecoveryError]. With a ctx that has
+// stays; before Run has recovered it is a *[RecoveryError]. A volume for which the node has no
+// room ends the wait at once, with a *[PodError] that matches [volume.ErrAttachLimitExceeded]. With a ctx that has
 // ended already, the call only looks. A pod that was never declared is
 // [ErrUnknownPod]; one that was deleted meanwhile is [ErrWithdrawn]; after Run,
 // the error is [ErrStopped].
@@ -80,12 +81,16 @@ func (m *Manager) WaitForMounted(ctx context.Context, podUID types.UID) error {
 		if p == nil || !p.wanted {
 			return true, ErrWithdrawn
 		}
-		return expected.applied(), nil
+		return expected.applied(), expected.excess()
 	})
 	if err == nil || errors.Is(err, ErrStopped) || errors.Is(err, ErrWithdrawn) {
 		return err
 	}
-	result := m.volumesOf(pod, err)
+	ended := err
+	if errors.Is(err, volume.ErrAttachLimitExceeded) {
+		ended = nil // its row says so
+	}
+	result := m.volumesOf(pod, ended)
 	if result.mounted() {
 		return nil // in the moment that ctx ended
 	}
@@ -261,6 +266,16 @@ func (g expectation) applied() bool {
 		}
 	}
 	return true
+}
+
+// excess is the error of a volume for which the node has no room; nil: there is none.
+func (g expectation) excess() error {
+	for _, s := range g.volumes {
+		if errors.Is(s.err, volume.ErrAttachLimitExceeded) && s.IsWanted() && s.state != StateMounted {
+			return s.err
+		}
+	}
+	return nil
 }
 
 // PendingError says what a volume was waiting for when a caller's patience

@@ -39,6 +39,7 @@ type world struct {
 	mu         sync.Mutex
 	starts     []*fakeContainer
 	mountError error
+	full       error // WaitForMounted's
 	removed    []types.UID
 	source     objects.Source
 	startError error // set before the pod
@@ -197,9 +198,13 @@ func (c *fakeContainer) Exec(_ context.Context, command []string, _ time.Duratio
 // noVolumes are those of pods without volumes, whose mounts can fail.
 type noVolumes struct{ world *world }
 
-func (noVolumes) PutPod(*v1.Pod) error                              { return nil }
-func (noVolumes) DeletePod(types.UID)                               {}
-func (noVolumes) WaitForMounted(context.Context, types.UID) error   { return nil }
+func (noVolumes) PutPod(*v1.Pod) error { return nil }
+func (noVolumes) DeletePod(types.UID)  {}
+func (v noVolumes) WaitForMounted(context.Context, types.UID) error {
+	v.world.mu.Lock()
+	defer v.world.mu.Unlock()
+	return v.world.full
+}
 func (noVolumes) WaitForUnmounted(context.Context, types.UID) error { return nil }
 func (noVolumes) ExtraSupplementalGroups(types.UID) []int64         { return nil }
 func (v noVolumes) ContainerMounts(context.Context, types.UID, string, containermounts.Options) ([]containermounts.Mount, []containermounts.Device, error) {

@@ -2,6 +2,7 @@ package podlife
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/retry"
+	"github.com/podvol/podvol/volume"
 )
 
 // life is one pod from its creation to its deletion.
@@ -44,7 +46,7 @@ type life struct {
 
 	conditions map[v1.PodConditionType]v1.PodCondition
 	halted     *halt         // why it ends, unless it was deleted
-	refused    error         // the pod is unfit, and nothing of it runs
+	refused    error         // the pod is unfit or the node has no room for its volumes, and nothing of it runs
 	takenOver  bool          // the pod is unfit, and goes on
 	over       bool          // no container runs or ever will
 	finished   bool          // nothing is left
@@ -141,7 +143,7 @@ func (l *life) work(ctx context.Context) {
 	if !l.find(ctx) || !l.mayGoOn() {
 		return
 	}
-	if l.starting.Err() == nil && !l.prepare() && ctx.Err() != nil {
+	if l.starting.Err() == nil && !l.prepare() && (ctx.Err() != nil || l.isRefused()) {
 		return
 	}
 	keeping := &keeping{life: l, ctx: ctx}
@@ -154,10 +156,7 @@ func (l *life) mayGoOn() bool {
 	if l.unfit == nil {
 		return true
 	}
-	l.mu.Lock()
-	all := slices.Clone(l.all)
-	l.mu.Unlock()
-	if !slices.ContainsFunc(all, (*container).runsNow) {
+	if !l.runsAlready() {
 		l.set(func() { l.refused = l.unfit })
 		return false
 	}
@@ -168,6 +167,14 @@ func (l *life) mayGoOn() bool {
 		l.pods.Log.Warn("the volumes of a pod that goes on are not kept", "pod", l.name, "error", err)
 	}
 	return true
+}
+
+// runsAlready reports whether an earlier agent has left a container running.
+func (l *life) runsAlready() bool {
+	l.mu.Lock()
+	all := slices.Clone(l.all)
+	l.mu.Unlock()
+	return slices.ContainsFunc(all, (*container).runsNow)
 }
 
 // find takes over what an earlier agent has started.
@@ -193,13 +200,42 @@ func (l *life) find(ctx context.Context) bool {
 	return true
 }
 
+func (l *life) isRefused() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.refused != nil
+}
+
+// mount returns true when all volumes are mounted. A pod for whose volumes the node has no room
+// is refused, as by the kubelet, unless containers of it run already.
+func (l *life) mount() bool {
+	pause := retry.Pause{First: min(time.Second, l.pods.FirstPause), Last: time.Minute}
+	for {
+		err := l.pods.volumes.WaitForMounted(l.starting, l.uid)
+		if err == nil {
+			l.set(func() { l.mounted = true })
+			return true
+		}
+		if l.starting.Err() != nil || !errors.Is(err, volume.ErrAttachLimitExceeded) {
+			return false
+		}
+		if !l.runsAlready() {
+			l.set(func() { l.refused = err })
+			l.pods.Events.Event(l.snapshot(), v1.EventTypeWarning, volume.AttachLimitExceeded, err.Error())
+			return false
+		}
+		if !pause.Wait(l.starting) {
+			return false
+		}
+	}
+}
+
 // prepare returns true when all volumes are mounted, and what the containers share is
 // there.
 func (l *life) prepare() bool {
-	if err := l.pods.volumes.WaitForMounted(l.starting, l.uid); err != nil {
+	if !l.mount() {
 		return false
 	}
-	l.set(func() { l.mounted = true })
 	pause := retry.Pause{First: min(time.Second, l.pods.FirstPause), Last: time.Minute}
 	for {
 		pod := l.snapshot()

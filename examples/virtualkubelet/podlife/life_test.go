@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/podvol/podvol/volume"
 )
 
 // What is started again after which end, and what becomes of the pod.
@@ -51,6 +53,36 @@ func TestNoLifeBeginsAfterWait(t *testing.T) {
 		if n := len(w.started()); n != 0 {
 			t.Errorf("%d containers were started", n)
 		}
+	})
+}
+
+// A pod for whose volumes the node has no room is rejected in the kubelet's words. One that runs
+// already, by an earlier agent, goes on.
+func TestPodsWithoutRoomForTheirVolumes(t *testing.T) {
+	full := &volume.Failure{Cause: volume.ErrAttachLimitExceeded, What: "16 of 16 slots are taken"}
+	t.Run("new", func(t *testing.T) {
+		inVirtualTime(t, func(t *testing.T, w *world) {
+			w.full = full
+			w.put(func(*v1.Pod) {})
+			if s := w.get().Status; s.Phase != v1.PodFailed || s.Reason != "VolumeAttachmentLimitExceeded" || s.Message != full.Error() || len(w.started()) > 0 {
+				t.Errorf("%d were started; %v", len(w.started()), s.String())
+			}
+		})
+	})
+	t.Run("running", func(t *testing.T) {
+		inVirtualTime(t, func(t *testing.T, w *world) {
+			left := &fakeContainer{world: w, name: "main", ended: make(chan Ended, 10), gone: make(chan struct{}), info: Info{ID: "fake://left", Started: time.Now()}}
+			w.full, w.found = full, []Found{{Name: "main", Info: left.info, Runs: left}}
+			w.put(func(*v1.Pod) {})
+			time.Sleep(time.Hour)
+			w.mu.Lock()
+			w.full = nil
+			w.mu.Unlock()
+			time.Sleep(time.Hour)
+			if s := w.get().Status; s.Phase != v1.PodRunning || w.stopped.Load() > 0 || len(w.started()) > 0 {
+				t.Errorf("stopped %d times, started %d; %v", w.stopped.Load(), len(w.started()), s.String())
+			}
+		})
 	})
 }
 

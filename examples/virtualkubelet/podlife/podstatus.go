@@ -1,12 +1,15 @@
 package podlife
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
 )
 
 // fillIn makes the pod's status of what is known of its volumes and containers, as the
@@ -42,6 +45,9 @@ func (l *life) fillIn(status *v1.PodStatus) {
 	switch {
 	case l.refused != nil:
 		status.Phase, status.Reason, status.Message = v1.PodFailed, "ProviderFailed", l.refused.Error()
+		if errors.Is(l.refused, volume.ErrAttachLimitExceeded) {
+			status.Reason = volume.AttachLimitExceeded
+		}
 	case l.halted != nil:
 		status.Reason, status.Message = l.halted.reason, l.halted.message
 	}

@@ -125,7 +125,7 @@ func (p *Plugin) attachment(ctx context.Context, s *source, node types.NodeName)
 	}
 	name := csivolume.AttachmentName(s, string(node))
 	a, err := getter.GetVolumeAttachment(ctx, name)
-	why := ""
+	why, full := "", false
 	switch {
 	case errors.Is(err, volume.ErrNotFound):
 		why = "there is no VolumeAttachment " + name
@@ -135,17 +135,22 @@ func (p *Plugin) attachment(ctx context.Context, s *source, node types.NodeName)
 		why = "it is being detached (VolumeAttachment " + name + ")"
 	case a.Status.AttachError != nil && !a.Status.Attached:
 		why = "attaching it failed: " + drivers.Redact(a.Status.AttachError.Message, nil)
-		if code := a.Status.AttachError.ErrorCode; code != nil && codes.Code(*code) == codes.ResourceExhausted { // the limit is wrong
-			p.cluster.again(s.Driver)
+		if code := a.Status.AttachError.ErrorCode; code != nil && codes.Code(*code) == codes.ResourceExhausted {
+			full = true
+			p.cluster.again(s.Driver) // the limit that the cluster knows is wrong
 		}
 	case !a.Status.Attached:
 		why = "it is being attached (VolumeAttachment " + name + ")"
 	default:
 		return a.Status.AttachmentMetadata, nil
 	}
-	err = volume.NothingDone(&volume.Failure{Cause: ErrNotAttached, Subject: s.Handle,
+	failure := &volume.Failure{Cause: ErrNotAttached, Subject: s.Handle,
 		What: fmt.Sprintf("volume %.128q of driver %s is not attached to node %s: %s", s.Handle, s.Driver, node, why),
-		Next: "see the driver's controller and the attach/detach controller; drivers that do not attach say attachRequired: false in their CSIDriver object"})
+		Next: "see the driver's controller and the attach/detach controller; drivers that do not attach say attachRequired: false in their CSIDriver object"}
+	if full {
+		failure.Cause, failure.Err, failure.Next = volume.ErrAttachLimitExceeded, ErrNotAttached, "the node has no room for another volume of this driver: run the pod on another node, or end one here"
+	}
+	err = volume.NothingDone(failure)
 	if a != nil && a.Status.AttachError != nil {
 		err = attachFailed{err}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins/csi"
+	"github.com/podvol/podvol/volume/selinux"
 	"github.com/podvol/podvol/volume/volumemanager"
 	"github.com/podvol/podvol/volume/volumetest/csitest"
 )
@@ -69,7 +70,7 @@ func TestManagerCallsDriversWell(t *testing.T) {
 		if err := store.Load(t.Context(), 0, n.Objects...); err != nil {
 			t.Fatal(err)
 		}
-		manager, err := volumemanager.New(volumemanager.Config{RootDir: n.RootDir, NodeName: "node1", Objects: store, Tokens: n.Tokens,
+		manager, err := volumemanager.New(volumemanager.Config{RootDir: n.RootDir, NodeName: "node1", Objects: store, Tokens: n.Tokens, SELinux: selinux.Policy{Labels: n.Labels},
 			Plugins: []volume.VolumePlugin{plugin}, Mounter: host.New(host.Config{})})
 		if err != nil {
 			t.Fatal(err)

@@ -86,7 +86,7 @@ func TestClusterIsToldOfADriver(t *testing.T) {
 	a := &storagev1.VolumeAttachment{}
 	a.Status.AttachError = &storagev1.VolumeError{Message: "full", ErrorCode: new(int32(codes.ResourceExhausted))}
 	r.attachments["csi-"+sha256Hex("h1"+driverName+"node1")] = a
-	if err := r.plugin.CheckAttachment(t.Context(), pvSpec()); !errors.Is(err, csi.ErrNotAttached) {
+	if err := r.plugin.CheckAttachment(t.Context(), pvSpec()); !errors.Is(err, csi.ErrNotAttached) || !errors.Is(err, volume.ErrAttachLimitExceeded) || volume.IsUncertain(err) {
 		t.Error(err)
 	}
 	c.want(t, driverName+" is node1, keys [rack zone] of map[rack:7 zone:a], limit none: <nil>")

@@ -43,6 +43,11 @@ type TokenRequester interface {
 	RequestToken(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
 }
 
+// Labels says how the node labels containers' files; it is that of package selinux.
+type Labels interface {
+	FileLabel(options *v1.SELinuxOptions) (string, error)
+}
+
 // Node is where a caller works.
 type Node struct {
 	// RootDir holds the caller's files. It is the same after a Kill.
@@ -55,6 +60,9 @@ type Node struct {
 	Objects []metav1.Object
 	// Tokens makes service account tokens; nil: none are needed.
 	Tokens TokenRequester
+	// Labels: the node is to be taken for one with SELinux, and volumes are mounted with a label
+	// where their access mode is ReadWriteOncePod; nil: it has none.
+	Labels Labels
 	// Republish is the time between two NodePublishVolume of a volume whose CSIDriver
 	// requires them; 0: the caller's own.
 	Republish time.Duration
@@ -92,11 +100,13 @@ func checks() map[string]func(*check) {
 		"inline":        (*check).inline,
 		"read-only":     (*check).readOnly,
 		"secrets":       (*check).secrets,
+		"selinux":       (*check).seLinux,
 		"fsgroup":       (*check).fsGroup,
 		"in-doubt":      (*check).inDoubt,
 		"refused":       (*check).refused,
 		"killed-caller": (*check).killedCaller,
 		"killed-driver": (*check).killedDriver,
+		"limits":        (*check).limits,
 		"reboot":        (*check).reboot,
 
 		"tokens":          (*check).tokens,

@@ -1,9 +1,11 @@
 package csitest
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
@@ -173,6 +175,70 @@ func (k *check) refused() {
 		k.wantMethods(want...)
 		k.wantNothing()
 	}
+}
+
+// limits: a volume for which the node has no room is refused to its pod, and not published. It
+// may be staged all the same, so that it is unstaged. It is set up once there is room.
+func (k *check) limits() {
+	k.begin()
+	ctx, cancel := context.WithCancel(k.t.Context())
+	defer cancel()
+	remove := k.driver.Inject(Fault{Match: Method("NodeStageVolume"), After: true, Hook: cancel, Err: status.Error(codes.ResourceExhausted, "the node has its volumes")})
+	if paths, err := k.caller.SetUp(ctx, pod("u1")); err == nil {
+		k.wrong("SetUp on a full node = %v without an error", paths)
+	}
+	k.tearDown("u1")
+	if calls := k.driver.CallsOf("NodePublishVolume"); len(calls) > 0 {
+		k.wrong("a volume that may not be staged is published: %v", calls)
+	}
+	k.wantNothing()
+	remove()
+	k.setUp(pod("u2"))
+	k.tearDown("u2")
+	k.wantNothing()
+}
+
+// levels labels files by the level alone.
+type levels struct{}
+
+// FileLabel implements [Labels].
+func (levels) FileLabel(o *v1.SELinuxOptions) (string, error) {
+	if o == nil || o.Level == "" {
+		return "", nil
+	}
+	return "system_u:object_r:container_file_t:" + o.Level, nil
+}
+
+// seLinux: a driver that can gets the label of a pod's files as an option of its mounts, and
+// none where the pod has no label.
+func (k *check) seLinux() {
+	k.describe(storagev1.CSIDriverSpec{SELinuxMount: new(true)})
+	k.node.Labels = levels{}
+	k.pv.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod}
+	for _, o := range k.node.Objects {
+		if claim, ok := o.(*v1.PersistentVolumeClaim); ok {
+			claim.Spec.AccessModes = k.pv.Spec.AccessModes
+		}
+	}
+	k.begin()
+	for level, want := range map[string][]string{"s0:c1,c2": {`context="system_u:object_r:container_file_t:s0:c1,c2"`}, "": nil} {
+		p := pod(types.UID("u" + level[:min(len(level), 2)]))
+		p.Spec.SecurityContext = &v1.PodSecurityContext{SELinuxOptions: &v1.SELinuxOptions{Level: level}}
+		k.driver.ResetCalls()
+		k.setUp(p)
+		calls := k.driver.CallsOf("NodeStageVolume", "NodePublishVolume")
+		for _, c := range calls {
+			r := c.Request.(interface{ GetVolumeCapability() *csi.VolumeCapability })
+			if got := r.GetVolumeCapability().GetMount().GetMountFlags(); !slices.Equal(got, want) {
+				k.wrong("%s of a pod with the level %q has the options %q", c.Method, level, got)
+			}
+		}
+		if len(calls) != 2 {
+			k.wrong("the calls are %v", k.methods())
+		}
+		k.tearDown(p.UID)
+	}
+	k.wantNothing()
 }
 
 // killedCaller: a caller that was killed at a call forgets nothing.

@@ -66,6 +66,6 @@ func TestSuiteFindsWhatIsWrong(t *testing.T) {
 		}
 		t.Cleanup(func() { conn.Close() })
 		return &naive{node: csi.NewNodeClient(conn), root: n.RootDir}
-	}, "shared", "inline", "read-only", "secrets", "fsgroup", "in-doubt", "refused", "killed-driver",
+	}, "shared", "inline", "read-only", "secrets", "selinux", "fsgroup", "in-doubt", "refused", "killed-driver",
 		"tokens", "registration", "republish", "block", "block-republish")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -16,7 +17,8 @@ const canAttach = csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME
 
 // AttachSpec implements [volume.SpecAttacher] by ControllerPublishVolume. A driver without
 // that call attaches nothing. Only this node can be attached to: a driver knows nodes by
-// names of its own, and is asked for this one's (NodeGetInfo).
+// names of its own, and is asked for this one's (NodeGetInfo). The error matches
+// [volume.ErrAttachLimitExceeded] if the node has no room for another volume (ResourceExhausted).
 func (p *Plugin) AttachSpec(ctx context.Context, spec *volume.Spec, node types.NodeName) (volume.Attachment, error) {
 	a, err := p.attach(ctx, spec, node)
 	return a, csivolume.Failed("Attach", spec.Name(), err)
@@ -45,6 +47,9 @@ func (p *Plugin) attach(ctx context.Context, spec *volume.Spec, node types.NodeN
 		a.Metadata = answer.GetPublishContext()
 		return err
 	})
+	if code, ok := codeOf(err); ok && code == codes.ResourceExhausted {
+		err = &volume.Failure{Cause: volume.ErrAttachLimitExceeded, Subject: t.source.Handle, Err: err, What: err.Error()}
+	}
 	return a, err
 }
 

@@ -76,6 +76,7 @@ func others() []Cause {
 	return []Cause{
 		Sentinel("NodeAffinity", podspec.ErrNodeAffinity),
 		Sentinel("UsedByOtherPod", oncepod.ErrUsed),
+		Sentinel("AttachLimitExceeded", volume.ErrAttachLimitExceeded),
 		Typed[*rootdir.UnreadableRecordError]("UnreadableRecord"),
 		Typed[*volume.UnsupportedError]("Unsupported"),
 		Typed[*volume.MissingRoleError]("MissingRole"),
