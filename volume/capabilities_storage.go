@@ -84,6 +84,22 @@ type ProvisionableVolumePlugin interface {
 	NewProvisioner(VolumeOptions) (Provisioner, error)
 }
 
+// CloningVolumePlugin is implemented by plugins that can make a volume with the content of
+// another one. Absent: claims with a data source get no volume from the plugin.
+type CloningVolumePlugin interface {
+	ProvisionableVolumePlugin
+	// NewCloner is NewProvisioner for a volume that begins as a copy of source, whose size
+	// and volume mode fit the claim. It refuses a source that the plugin cannot copy. Of
+	// source only name, UID and the volume's source are set. It must not be changed.
+	NewCloner(options VolumeOptions, source *v1.PersistentVolume) (Provisioner, error)
+}
+
+// AsCloning returns p's [CloningVolumePlugin], if it is one.
+func AsCloning(p VolumePlugin) (CloningVolumePlugin, bool) {
+	c, ok := p.(CloningVolumePlugin)
+	return c, ok
+}
+
 // NamedProvisionerPlugin is implemented by plugins that provision under other names than
 // their own, such as those of CSI drivers. Absent: storage classes name the plugin.
 type NamedProvisionerPlugin interface {

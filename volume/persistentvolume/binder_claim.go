@@ -139,7 +139,7 @@ func (b *binder) giveClass(ctx context.Context, claim *v1.PersistentVolumeClaim,
 func (b *binder) handleUnbound(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why *index.UnboundError) error {
 	_, invalid := errors.AsType[*volume.InvalidSpecError](why)
 	waits := waitsForConsumer(class) && claim.Annotations[annSelectedNode] == ""
-	if invalid || waits || why.Volume != "" || !canBeFilled(claim, class, b.isExternal) {
+	if invalid || waits || why.Volume != "" || !canBeFilled(claim, class, b.provisioner.fills) {
 		return b.leavePending(ctx, claim, why)
 	}
 	if inVain, err := b.provisioner.forgetGoneNode(ctx, claim, class); err != nil || inVain {

@@ -26,6 +26,9 @@ type changes struct {
 	operations *operation.Executor
 	events     *eventLog
 	queue      *work.Queue[volume.ObjectRef]
+	// copies are the claims that are to be copies of a claim, by that one. Only claimChanged
+	// uses them.
+	copies map[types.NamespacedName]map[types.NamespacedName]*v1.PersistentVolumeClaim
 }
 
 // claimChanged enqueues the claim, the volumes that mean it, and the one that it
@@ -34,6 +37,7 @@ type changes struct {
 // written for a pair is not enqueued.
 func (c *changes) claimChanged(name types.NamespacedName, prior, now *v1.PersistentVolumeClaim, how latest.Noticed) {
 	pair := ""
+	c.retryCopies(name, prior, now)
 	switch how {
 	case latest.Listed:
 		c.index.PutClaim(now)
@@ -64,6 +68,31 @@ func (c *changes) claimChanged(name types.NamespacedName, prior, now *v1.Persist
 	for _, pv := range c.index.Meaning(name, pair) {
 		c.queue.Enqueue(pvapi.VolumeRef(pv))
 	}
+}
+
+// retryCopies has the claims try again that wait for this one to have a volume to copy.
+func (c *changes) retryCopies(name types.NamespacedName, prior, now *v1.PersistentVolumeClaim) {
+	if source, ok := sourceClaim(prior); ok {
+		if delete(c.copies[source], name); len(c.copies[source]) == 0 {
+			delete(c.copies, source)
+		}
+	}
+	if source, ok := sourceClaim(now); ok {
+		if c.copies[source] == nil {
+			c.copies[source] = make(map[types.NamespacedName]*v1.PersistentVolumeClaim)
+		}
+		c.copies[source][name] = now
+	}
+	for _, waits := range c.copies[name] {
+		c.operations.RetryNow(provisionKey(waits))
+	}
+}
+
+func sourceClaim(claim *v1.PersistentVolumeClaim) (types.NamespacedName, bool) {
+	if claim == nil {
+		return types.NamespacedName{}, false
+	}
+	return pvapi.ClonedClaim(claim)
 }
 
 // expect has a new claim wait before it is synced, so that no volume that it could have

@@ -56,16 +56,16 @@ func checkClass(class *storagev1.StorageClass) error {
 }
 
 // canBeFilled reports whether the data source of a claim, if there is one, is for the
-// external provisioner of its class to fill in. Of a class that is not there yet that
-// is not known, and counts as true.
-func canBeFilled(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, isExternal func(provisioner string) bool) bool {
+// provisioner of its class to fill in. Of a class that is not there yet that is not known,
+// and counts as true.
+func canBeFilled(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, fills func(provisioner string) bool) bool {
 	switch {
 	case index.DataSourceOf(claim) == "":
 		return true
 	case class == nil:
 		return pvapi.ClaimClass(claim, "") != ""
 	}
-	return class.Provisioner != noProvisioner && isExternal(class.Provisioner)
+	return class.Provisioner != noProvisioner && fills(class.Provisioner)
 }
 
 // waitsForConsumer reports whether the claims of a class, which may be nil, are bound only

@@ -191,7 +191,7 @@ func NewController(config ControllerConfig) *Controller {
 	c.table = reservation.New(reservation.Config{Index: all, Waiting: c.waiting, Queue: c.queue})
 	c.operations = operation.NewExecutor(operation.Config{Again: c.queue.Enqueue, Reserve: c.reserveStorage, Watch: config.Objects.Watch, Activity: &c.activity, Slow: c.warnOfSlow})
 	events := &eventLog{sink: config.Events, told: make(map[types.UID]string)}
-	c.cluster = newCluster(config, &changes{index: all, waiting: c.waiting, table: c.table, operations: c.operations, events: events, queue: c.queue})
+	c.cluster = newCluster(config, &changes{copies: make(map[types.NamespacedName]map[types.NamespacedName]*v1.PersistentVolumeClaim), index: all, waiting: c.waiting, table: c.table, operations: c.operations, events: events, queue: c.queue})
 	c.enqueueAll = sync.OnceFunc(c.cluster.enqueueAll)
 	c.takeRole(config, events)
 	return c
@@ -223,7 +223,8 @@ func (c *Controller) takeRole(config ControllerConfig, events *eventLog) {
 			recorder: &recorder{cluster: known, writer: w, plugins: config.Plugins, events: events, unusedCondition: config.UnusedCondition},
 		}
 	}
-	p.duties, r.duties, c.placer.isExternal = c.role, c.role, c.role.isExternal
+	p.duties, r.duties = c.role, c.role
+	c.placer.isExternal, c.placer.fills = c.role.isExternal, p.fills
 }
 
 // Run works until ctx ends and then returns nil, after all that it began has

@@ -155,6 +155,8 @@ type placer struct {
 	operations *operation.Executor
 	// isExternal reports whether another process provisions volumes under a name.
 	isExternal func(provisioner string) bool
+	// fills is provisioner.fills.
+	fills func(provisioner string) bool
 }
 
 func (c *placer) place(ctx context.Context, pod *v1.Pod, nodes []*v1.Node) (*Placement, error) {
@@ -282,7 +284,7 @@ func (p *Placement) add(n need, node *v1.Node) error {
 	}
 	needs := errors.Is(err, index.ErrNeedsData)
 	switch {
-	case needs && !canBeFilled(n.claim, n.class, c.isExternal), !needs && !errors.Is(err, claimbinding.ErrUnbound), n.class.Provisioner == noProvisioner:
+	case needs && !canBeFilled(n.claim, n.class, c.fills), !needs && !errors.Is(err, claimbinding.ErrUnbound), n.class.Provisioner == noProvisioner:
 		return err
 	case !isAllowedOn(n.class, node):
 		return notMadeOn(err, n.class, node)

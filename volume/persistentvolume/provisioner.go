@@ -35,7 +35,7 @@ const (
 // before, [ProvisionedName], so a controller that finds the finalizer asks the
 // plugin for the same storage again: none is left behind, whenever the
 // controller dies, even if the claim is deleted meanwhile.
-const ProvisioningFinalizer = "podvol.io/provisioning"
+const ProvisioningFinalizer = pvapi.ProvisioningFinalizer
 
 // ProvisionedName returns the name of the PersistentVolume that is made for a
 // claim, as in Kubernetes: "pvc-" and the claim's UID.
@@ -119,13 +119,19 @@ func (p *provisioner) provision(ctx context.Context, claim *v1.PersistentVolumeC
 // nothing needs to be noted in the claim for that. It returns the claim as stored.
 func (p *provisioner) beginMaking(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*v1.PersistentVolumeClaim, operation.State, error) {
 	inherited := isProvisioning(claim)
+	var source *v1.PersistentVolume
 	if !inherited {
-		if _, _, refused := p.prepareAs(ctx, claim, class); refused != nil {
+		with, refused := p.planOf(ctx, claim, class)
+		if refused == nil {
+			_, _, refused = p.prepare(ctx, claim, with)
+		}
+		if refused != nil {
 			state, err := p.operations.Do(provisionTask(claim, false, func(context.Context) error { return volume.NothingDone(refused) }))
 			return claim, state, err
 		}
+		source = with.Source
 	}
-	next, err := p.withProvisioning(claim, class)
+	next, err := p.withProvisioning(claim, class, source)
 	if err == nil {
 		claim, err = p.writer.updateClaim(ctx, claim, next)
 	}
@@ -135,7 +141,12 @@ func (p *provisioner) beginMaking(ctx context.Context, claim *v1.PersistentVolum
 	if !inherited {
 		p.duties.tellBegun(claim)
 	}
-	state, err := p.operations.Do(provisionTask(claim, inherited, func(ctx context.Context) error { return p.makeVolume(ctx, claim, class) }))
+	state, err := p.operations.Do(provisionTask(claim, inherited, func(ctx context.Context) error {
+		if err := p.checkSource(ctx, claim, source); err != nil {
+			return err
+		}
+		return p.makeVolume(ctx, claim, class)
+	}))
 	return claim, state, err
 }
 
@@ -337,6 +348,8 @@ type making struct {
 	Class *storagev1.StorageClass `json:"class"`
 	// Node is the selected node, if there was one.
 	Node string `json:"node,omitempty"`
+	// Source is the volume whose content it begins with; nil: it begins empty.
+	Source *v1.PersistentVolume `json:"source,omitempty"`
 }
 
 // makingOf returns class and node of the storage that was begun for a claim, else
@@ -371,8 +384,8 @@ func madeWith(class *storagev1.StorageClass) *storagev1.StorageClass {
 	}
 }
 
-// withProvisioning returns the claim as it is before its storage is made.
-func (p *provisioner) withProvisioning(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (*v1.PersistentVolumeClaim, error) {
+// withProvisioning returns the claim as it is before its storage is made, of source.
+func (p *provisioner) withProvisioning(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, source *v1.PersistentVolume) (*v1.PersistentVolumeClaim, error) {
 	next, noted := p.duties.begin(claim, class)
 	if !waitsForConsumer(class) {
 		delete(next.Annotations, annSelectedNode) // also one that another program wrote: the pod is placed once the claim is bound
@@ -380,7 +393,7 @@ func (p *provisioner) withProvisioning(claim *v1.PersistentVolumeClaim, class *s
 	if _, known := begunWith(next); known || noted {
 		return next, nil
 	}
-	begun := making{Class: madeWith(class)}
+	begun := making{Class: madeWith(class), Source: source}
 	if waitsForConsumer(class) {
 		begun.Node = claim.Annotations[annSelectedNode]
 	}

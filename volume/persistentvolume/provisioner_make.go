@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
 )
 
 // errStorageIsThere hides that the PersistentVolume's write has left nothing: the
@@ -35,7 +36,11 @@ func (p *provisioner) makeVolume(ctx context.Context, claim *v1.PersistentVolume
 	case exists:
 		return checkMadeFor(stored, claim)
 	}
-	provisioner, node, err := p.prepareAs(ctx, claim, class)
+	with, err := p.planOf(ctx, claim, class)
+	if err != nil {
+		return volume.NothingDone(err)
+	}
+	provisioner, node, err := p.prepare(ctx, claim, with)
 	if err != nil {
 		return volume.NothingDone(err)
 	}
@@ -59,13 +64,13 @@ func (p *provisioner) makeVolume(ctx context.Context, claim *v1.PersistentVolume
 	return nil
 }
 
-// prepareAs is prepare for what the claim, or else the class, says.
-func (p *provisioner) prepareAs(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (volume.Provisioner, *v1.Node, error) {
+// planOf is what the claim, or else the class, says, with the volume to copy.
+func (p *provisioner) planOf(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (making, error) {
 	with, err := p.makingOf(claim, class)
-	if err != nil {
-		return nil, nil, err
+	if err == nil && with.Source == nil {
+		with.Source, err = p.sourceOf(ctx, claim)
 	}
-	return p.prepare(ctx, claim, with)
+	return with, err
 }
 
 // prepare takes the steps before the storage is made.
@@ -74,7 +79,7 @@ func (p *provisioner) prepare(ctx context.Context, claim *v1.PersistentVolumeCla
 	if err != nil {
 		return nil, nil, err
 	}
-	provisioner, err := p.newProvisioner(claim, with.Class, attributes)
+	provisioner, err := p.newProvisioner(claim, with, attributes)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -86,7 +91,8 @@ func (p *provisioner) prepare(ctx context.Context, claim *v1.PersistentVolumeCla
 	return provisioner, node, err
 }
 
-func (p *provisioner) newProvisioner(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, attributes *storagev1.VolumeAttributesClass) (volume.Provisioner, error) {
+func (p *provisioner) newProvisioner(claim *v1.PersistentVolumeClaim, with making, attributes *storagev1.VolumeAttributesClass) (volume.Provisioner, error) {
+	class := with.Class
 	if p.plugins == nil {
 		return nil, errNoPlugins
 	}
@@ -97,11 +103,99 @@ func (p *provisioner) newProvisioner(claim *v1.PersistentVolumeClaim, class *sto
 	if len(class.MountOptions) > 0 && !volume.SupportsMountOption(plugin) {
 		return nil, volume.Invalid("mountOptions", "are not supported by the provisioner %s; remove them from StorageClass %q", class.Provisioner, class.Name)
 	}
-	return plugin.NewProvisioner(volume.VolumeOptions{
+	options := volume.VolumeOptions{
 		PVName: ProvisionedName(claim), PVC: claim, Provisioner: class.Provisioner, Parameters: class.Parameters,
 		PersistentVolumeReclaimPolicy: policyOf(class), MountOptions: class.MountOptions,
 		VolumeAttributesClass: attributes,
-	})
+	}
+	if with.Source == nil {
+		return plugin.NewProvisioner(options)
+	}
+	cloner, ok := volume.AsCloning(plugin)
+	if !ok {
+		return nil, volume.Invalid("spec.dataSource", "is %s, and the provisioner %s cannot copy volumes; use a StorageClass of one that can", index.DataSourceOf(claim), class.Provisioner)
+	}
+	return cloner.NewCloner(options, with.Source)
+}
+
+// fills reports whether the data source of a claim is for this provisioner to fill in: an
+// external one, or a plugin that clones. A user who may write claims could forge a begun
+// clone of any volume, so plugins clone for trusted claims only.
+func (p *provisioner) fills(name string) bool {
+	if p.duties.isExternal(name) {
+		return true
+	}
+	if p.plugins == nil || !p.trustedClaims {
+		return false
+	}
+	plugin, err := p.plugins.FindProvisionablePluginByName(p.duties.pluginFor(name))
+	if err != nil {
+		return false
+	}
+	_, clones := volume.AsCloning(plugin)
+	return clones
+}
+
+// sourceOf returns the volume that the claim's is to be a copy of, as it is recorded; nil: the
+// claim has no data source. The rules are external-provisioner's. What may change is an
+// *[operation.AwaitsError].
+func (p *provisioner) sourceOf(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolume, error) {
+	asked := index.DataSourceOf(claim)
+	if asked == "" {
+		return nil, nil
+	}
+	name, ok := pvapi.ClonedClaim(claim)
+	if !ok {
+		return nil, volume.Invalid("spec.dataSource", "is %s, and only a PersistentVolumeClaim of the same namespace can be copied here, since no other objects with content are known: "+
+			"have the means of the storage make a volume of it, and name that volume's PersistentVolume in spec.volumeName", asked)
+	}
+	source, exists, err := p.cluster.claims.GetLive(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	wait := func(format string, args ...any) error {
+		return &operation.AwaitsError{Err: fmt.Errorf("%s, the claim to copy, %s", asked, fmt.Sprintf(format, args...)), HasChanged: func() bool {
+			now, still, err := p.cluster.claims.GetLive(ctx, name)
+			return err == nil && (still != exists || still && now.ResourceVersion != source.ResourceVersion)
+		}}
+	}
+	switch {
+	case !exists:
+		return nil, wait("does not exist; create it")
+	case source.DeletionTimestamp != nil:
+		return nil, wait("is being deleted")
+	case source.Spec.VolumeName == "" || source.Status.Phase != v1.ClaimBound:
+		return nil, wait("has no volume yet: its phase is %q", source.Status.Phase)
+	}
+	pv, exists, err := p.cluster.volumes.GetLive(ctx, types.NamespacedName{Name: source.Spec.VolumeName})
+	if err != nil {
+		return nil, err
+	}
+	if !exists || pv.DeletionTimestamp != nil || !index.PreBound(pv, source) {
+		return nil, wait("has lost its volume %q", source.Spec.VolumeName)
+	}
+	have, want := pv.Spec.Capacity[v1.ResourceStorage], requestOf(claim)
+	if want.Cmp(have) < 0 {
+		return nil, volume.Invalid("spec.resources.requests.storage", "is %s, and %s, which is to be copied, has %s; ask for as much", want.String(), asked, have.String())
+	}
+	if is, asks := pvapi.VolumeMode(pv.Spec.VolumeMode), pvapi.VolumeMode(claim.Spec.VolumeMode); is != asks {
+		return nil, volume.Invalid("spec.volumeMode", "is %s, and %s, which is to be copied, has %s; use the same", asks, asked, is)
+	}
+	return &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: pv.Name, UID: pv.UID},
+		Spec: v1.PersistentVolumeSpec{PersistentVolumeSource: *pv.Spec.PersistentVolumeSource.DeepCopy()}}, nil
+}
+
+// checkSource makes sure, once the claim says what it is a copy of, that the source is still
+// there. From then on the source is not deleted ([release.Verifier]).
+func (p *provisioner) checkSource(ctx context.Context, claim *v1.PersistentVolumeClaim, begun *v1.PersistentVolume) error {
+	if begun == nil {
+		return nil
+	}
+	now, err := p.sourceOf(ctx, claim)
+	if err == nil && now.UID != begun.UID {
+		err = fmt.Errorf("%s, the claim to copy, has another volume now", index.DataSourceOf(claim))
+	}
+	return volume.NothingDone(err)
 }
 
 // checkMade refuses what a plugin must not have made for a claim: bound, it would

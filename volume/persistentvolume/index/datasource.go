@@ -31,6 +31,6 @@ func DataSourceOf(claim *v1.PersistentVolumeClaim) string {
 
 // needsData says what to do for a claim with a data source.
 func needsData(claim *v1.PersistentVolumeClaim) error {
-	return fmt.Errorf("%w: %s (spec.dataSource, spec.dataSourceRef), which only a populator or an external provisioner can copy: use a StorageClass of one, "+
+	return fmt.Errorf("%w: %s (spec.dataSource, spec.dataSourceRef), which only a populator, an external provisioner or a driver that clones can copy: use a StorageClass of one, "+
 		"or name a volume with that content in spec.volumeName, or make the claim again without a data source and copy the data yourself", ErrNeedsData, DataSourceOf(claim))
 }

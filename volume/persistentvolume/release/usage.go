@@ -25,6 +25,8 @@ type usage struct {
 	claims   map[types.NamespacedName]*v1.PersistentVolumeClaim
 	byUID    map[types.UID][]*v1.PersistentVolumeClaim
 	byVolume map[string][]*v1.PersistentVolumeClaim // by what they name
+	// clones are claims whose volume is being copied, by the claim that it is copied from.
+	clones map[types.NamespacedName][]*v1.PersistentVolumeClaim
 	// users are all PersistentVolumes, then the volumes of pods that have not ended;
 	// byClaim are the ones with a claim.
 	users   []*user
@@ -67,13 +69,16 @@ func readUsage(ctx context.Context, live objects.Reader) (*usage, error) {
 	all := &usage{
 		claims: make(map[types.NamespacedName]*v1.PersistentVolumeClaim, len(claims)), byUID: make(map[types.UID][]*v1.PersistentVolumeClaim, len(claims)),
 		byVolume: make(map[string][]*v1.PersistentVolumeClaim, len(claims)), byClaim: make(map[types.NamespacedName][]*user, len(pods)),
-		users: make([]*user, 0, len(volumes)+len(pods)), places: make(map[string]*places),
+		users: make([]*user, 0, len(volumes)+len(pods)), places: make(map[string]*places), clones: make(map[types.NamespacedName][]*v1.PersistentVolumeClaim),
 	}
 	for _, claim := range claims {
 		all.claims[pvapi.NameOf(claim)] = claim
 		all.byUID[claim.UID] = append(all.byUID[claim.UID], claim)
 		if claim.Spec.VolumeName != "" {
 			all.byVolume[claim.Spec.VolumeName] = append(all.byVolume[claim.Spec.VolumeName], claim)
+		}
+		if source, _ := pvapi.ClonedClaim(claim); pvapi.IsCloning(claim) {
+			all.clones[source] = append(all.clones[source], claim)
 		}
 	}
 	for _, pv := range volumes {

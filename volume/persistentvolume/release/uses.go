@@ -86,8 +86,8 @@ func (f *useFinder) add(kind, namespace, name, format string, args ...any) {
 	f.uses = append(f.uses, Use{By: volume.NewObjectRef(kind, namespace, name), How: fmt.Sprintf(format, args...)})
 }
 
-// addClaims notes the claim that has not left the volume after all, and any
-// other that names it.
+// addClaims notes the claim that has not left the volume after all, any
+// other that names it, and those whose volumes are being copied from it.
 func (f *useFinder) addClaims() {
 	for _, claim := range f.all.claimsOf(f.pv) {
 		switch {
@@ -97,6 +97,10 @@ func (f *useFinder) addClaims() {
 		case claim.Spec.VolumeName == f.pv.Name:
 			f.add(pvapi.KindClaim, claim.Namespace, claim.Name, "it names the volume")
 		}
+	}
+	name, _ := pvapi.ClaimRefOf(f.pv)
+	for _, claim := range f.all.clones[name] {
+		f.add(pvapi.KindClaim, claim.Namespace, claim.Name, "its volume is being made as a copy")
 	}
 }
 

@@ -123,6 +123,8 @@ func TestReleasedVolumeMayBeDestroyed(t *testing.T) {
 	older.Status.Phase = v1.PodSucceeded
 	unplaced := podWith("p", ofClaim("data"))
 	unplaced.Spec.NodeName = ""
+	cloned := claimOf("copy", "claim6", "pv3")
+	cloned.Spec.DataSourceRef = &v1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "data"}
 	recycler := podWith("recycler", ofExport("server", "/exports/pv1"))
 	recycler.Labels = map[string]string{recyclerpod.Label: recyclerpod.ReleaseID(released())}
 	recycler.Annotations = map[string]string{recyclerpod.Annotation: "pv1"}
@@ -144,6 +146,7 @@ func TestReleasedVolumeMayBeDestroyed(t *testing.T) {
 		"another export":                   {others: []metav1.Object{podWith("p", ofExport("server", "/exports/pv10")), exportVolume("pv2", "/exports/pv2")}},
 		"another kind of volume":           {others: []metav1.Object{podWith("p", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}})}},
 		"a pod that has ended":             {others: []metav1.Object{older}},
+		"a claim that has its copy":        {others: []metav1.Object{cloned}},
 		"the recycler of this very volume": {others: []metav1.Object{recycler}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -225,6 +228,9 @@ func TestUsedVolumeIsKept(t *testing.T) {
 	ephemeral := podWith("da", v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}})
 	ephemeral.Spec.Volumes[0].Name = "ta"
 	ephemeralClaim := claimOf("da-ta", "claim5", "pv1")
+	clone := claimOf("copy", "claim6", "")
+	clone.Finalizers = []string{"podvol.io/provisioning"}
+	clone.Spec.DataSourceRef = &v1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "data"}
 	for name, tc := range map[string]struct {
 		others []metav1.Object
 		by     string
@@ -242,13 +248,14 @@ func TestUsedVolumeIsKept(t *testing.T) {
 		"a static pod on a node that is not told":             {[]metav1.Object{mirrored}, "Pod ops/p"},
 		"a pod of a claim that names it":                      {[]metav1.Object{claimOf("data", "claim2", "pv1"), podWith("p", ofClaim("data"))}, "PersistentVolumeClaim ops/data"},
 		"an ephemeral volume":                                 {[]metav1.Object{ephemeralClaim, ephemeral}, "PersistentVolumeClaim ops/da-ta"},
-		"inline":                                              {[]metav1.Object{podWith("p", ofExport("Server", "/exports/pv1/"))}, "Pod ops/p"},
-		"inline, a directory of it":                           {[]metav1.Object{podWith("p", ofExport("server", "/exports/pv1/sub"))}, "Pod ops/p"},
-		"inline, the directory it is in":                      {[]metav1.Object{podWith("p", ofExport("server", "/exports"))}, "Pod ops/p"},
-		"another volume":                                      {[]metav1.Object{exportVolume("pv2", "/exports/pv1")}, "PersistentVolume pv2"},
-		"another volume in it":                                {[]metav1.Object{exportVolume("pv2", "/exports/pv1/a")}, "PersistentVolume pv2"},
-		"another volume around it":                            {[]metav1.Object{exportVolume("pv2", "/")}, "PersistentVolume pv2"},
-		"the recycler of an earlier claim":                    {[]metav1.Object{otherRecycler}, "Pod ops/p"},
+		"a claim whose volume is being copied from it":        {[]metav1.Object{clone}, "PersistentVolumeClaim ops/copy"},
+		"inline":                           {[]metav1.Object{podWith("p", ofExport("Server", "/exports/pv1/"))}, "Pod ops/p"},
+		"inline, a directory of it":        {[]metav1.Object{podWith("p", ofExport("server", "/exports/pv1/sub"))}, "Pod ops/p"},
+		"inline, the directory it is in":   {[]metav1.Object{podWith("p", ofExport("server", "/exports"))}, "Pod ops/p"},
+		"another volume":                   {[]metav1.Object{exportVolume("pv2", "/exports/pv1")}, "PersistentVolume pv2"},
+		"another volume in it":             {[]metav1.Object{exportVolume("pv2", "/exports/pv1/a")}, "PersistentVolume pv2"},
+		"another volume around it":         {[]metav1.Object{exportVolume("pv2", "/")}, "PersistentVolume pv2"},
+		"the recycler of an earlier claim": {[]metav1.Object{otherRecycler}, "Pod ops/p"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pv := released()

@@ -108,7 +108,7 @@ func (c *Config) begin(v *stored, from string) error {
 // told is a volume as callers see it.
 func (c *Config) told(v *stored) *csi.Volume {
 	told := &csi.Volume{VolumeId: v.ID, CapacityBytes: v.Bytes, VolumeContext: map[string]string{"disk": string(v.Disk)}}
-	if v.From != "" {
+	if v.From != "" && !c.has(CreatesEmpty) {
 		told.ContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: v.From}}}
 	}
 	if len(c.Topology) > 0 {

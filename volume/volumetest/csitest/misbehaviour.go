@@ -34,6 +34,8 @@ const (
 	NoVersion Misbehaviour = "no-version"
 	// CreatesTooLittle: CreateVolume makes half of what was asked for, and says so.
 	CreatesTooLittle Misbehaviour = "creates-too-little"
+	// CreatesEmpty: CreateVolume says nothing of the volume that it was to copy.
+	CreatesEmpty Misbehaviour = "creates-empty"
 	// DetachesInUse: ControllerUnpublishVolume succeeds while the node has the volume
 	// (csi-driver-host-path, unless it is told to check).
 	DetachesInUse Misbehaviour = "detaches-in-use"
@@ -43,7 +45,7 @@ const (
 
 // Misbehaviours returns all of them.
 func Misbehaviours() []Misbehaviour {
-	return []Misbehaviour{UnpublishedInlineIsNotFound, ExpandGrowsNothing, RepublishIsUnknown, UnpublishLeavesTarget, StageDoesNothing, InternalWhileGoingOn, NoVersion, CreatesTooLittle, DetachesInUse, WorksOn}
+	return []Misbehaviour{UnpublishedInlineIsNotFound, ExpandGrowsNothing, RepublishIsUnknown, UnpublishLeavesTarget, StageDoesNothing, InternalWhileGoingOn, NoVersion, CreatesTooLittle, CreatesEmpty, DetachesInUse, WorksOn}
 }
 
 func (c *Config) has(m Misbehaviour) bool { return slices.Contains(c.Misbehaviours, m) }

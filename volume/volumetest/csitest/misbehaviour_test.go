@@ -68,7 +68,7 @@ func TestMisbehaviours(t *testing.T) {
 			good.must(try(good))
 		})
 	}
-	elsewhere := []csitest.Misbehaviour{csitest.StageDoesNothing, csitest.WorksOn, csitest.ExpandGrowsNothing, csitest.CreatesTooLittle, csitest.DetachesInUse}
+	elsewhere := []csitest.Misbehaviour{csitest.StageDoesNothing, csitest.WorksOn, csitest.ExpandGrowsNothing, csitest.CreatesTooLittle, csitest.CreatesEmpty, csitest.DetachesInUse}
 	if all := csitest.Misbehaviours(); len(all) != len(tests)+len(elsewhere) {
 		t.Errorf("of %v, %d are tried", all, len(tests)+len(elsewhere))
 	}

@@ -43,6 +43,13 @@ type stored struct {
 func (v *stored) data() string  { return filepath.Join(v.dir, "data") }
 func (v *stored) image() string { return filepath.Join(v.dir, "image") }
 
+func (v *stored) content() string {
+	if v.Disk == Directory {
+		return v.data()
+	}
+	return v.image()
+}
+
 // dirOf is the volume's directory: ids are the callers' and may be anything.
 func (c *Config) dirOf(id string) string {
 	sum := sha256.Sum256([]byte(id))
@@ -211,10 +218,20 @@ func (d *Driver) AddVolume(id string, bytes int64, disk Disk) (data string, err 
 	if err != nil {
 		return "", err
 	}
-	if v.Disk != Directory {
-		return v.image(), nil
+	return v.content(), nil
+}
+
+// Data returns the directory or the image file with a volume's data.
+func (d *Driver) Data(id string) (string, error) {
+	c := d.Config()
+	v, err := c.find(id)
+	if err == nil && v == nil {
+		err = status.Errorf(codes.NotFound, "there is no volume %q", id)
 	}
-	return v.data(), nil
+	if err != nil {
+		return "", err
+	}
+	return v.content(), nil
 }
 
 // Volumes returns the ids of all volumes.

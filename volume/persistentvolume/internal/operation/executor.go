@@ -76,6 +76,20 @@ type Task struct {
 	Do func(context.Context) error
 }
 
+// AwaitsError says that an operation cannot begin before something else changes. The change
+// is told by [Executor.RetryNow].
+type AwaitsError struct {
+	// Err is why.
+	Err error
+	// HasChanged reports whether it has changed since the operation looked. It may do I/O.
+	HasChanged func() bool
+}
+
+func (e *AwaitsError) Error() string { return e.Err.Error() }
+
+// Unwrap returns why.
+func (e *AwaitsError) Unwrap() error { return e.Err }
+
 type operation struct {
 	key     string
 	about   volume.ObjectRef
@@ -206,6 +220,9 @@ func (o *Executor) tellSlow(op *operation, t Task) {
 
 func (o *Executor) finish(op *operation, err error, forget func()) {
 	o.noteOutcome(op, err)
+	if waits, ok := errors.AsType[*AwaitsError](err); ok && waits.HasChanged() {
+		o.wake(op) // a change while it ran has not done so
+	}
 	forget()
 	o.Again(op.about)
 	o.Activity.Add(-1)

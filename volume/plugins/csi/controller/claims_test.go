@@ -83,7 +83,10 @@ func (m *machine) open() {
 	ctx, kill := context.WithCancel(context.Background())
 	m.cluster, m.kill, m.life = cluster, kill, ctx
 	// What is not stored is there before a claim of an earlier program can need it.
-	m.apply(newClass(), &v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "safe", Name: "admin-data"}, Data: map[string][]byte{"password": []byte("p4ss")}})
+	m.apply(newClass())
+	for _, claim := range []string{"data", "copy"} {
+		m.apply(&v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "safe", Name: "admin-" + claim}, Data: map[string][]byte{"password": []byte("p4ss")}})
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- cluster.Run(ctx) }()
 	m.close = func() {

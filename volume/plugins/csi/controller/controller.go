@@ -10,6 +10,9 @@
 //     controller has noted the former before (ProvisioningFinalizer of package
 //     persistentvolume). So a new process asks for the same volume after a crash, and no volume
 //     is left of a claim that has gone meanwhile.
+//   - A claim whose data source is another claim gets a copy, of drivers that clone. Snapshots
+//     are no objects here: have the driver's own tools make a volume of one, declare its
+//     PersistentVolume, and name that in the claim's volumeName.
 //   - A volume with traces on the node is neither deleted nor detached.
 //   - A caller of volume.SpecAttacher, SpecExpander or ModifiableVolumePlugin can attach, grow
 //     and modify volumes. The claims' controller calls none of them.
@@ -64,6 +67,7 @@ type Plugin struct {
 
 var (
 	_ volume.NamedProvisionerPlugin  = (*Plugin)(nil)
+	_ volume.CloningVolumePlugin     = (*Plugin)(nil)
 	_ volume.DeletableVolumePlugin   = (*Plugin)(nil)
 	_ volume.SpecAttacher            = (*Plugin)(nil)
 	_ volume.SpecExpander            = (*Plugin)(nil)

@@ -45,6 +45,8 @@ type provisioner struct {
 	driver  string
 	class   *csiclass.Class
 	secrets map[csiclass.Use]*v1.SecretReference
+	// source is the handle of the volume to copy; empty: the volume begins empty.
+	source string
 }
 
 // ProvisionsFor is true of names that a driver may have: there is no other process that
@@ -63,6 +65,28 @@ func (p *Plugin) NewProvisioner(options volume.VolumeOptions) (volume.Provisione
 		return nil, csivolume.Failed("NewProvisioner", options.PVName, err)
 	}
 	return m, nil
+}
+
+// NewCloner implements [volume.CloningVolumePlugin]: source must be a volume of the same
+// driver. Whether the driver can copy volumes at all only its answer shows.
+func (p *Plugin) NewCloner(options volume.VolumeOptions, source *v1.PersistentVolume) (volume.Provisioner, error) {
+	m, err := p.newProvisioner(options)
+	if err == nil {
+		m.source, err = copiedHandle(source, options.Provisioner)
+	}
+	if err != nil {
+		return nil, csivolume.Failed("NewCloner", options.PVName, err)
+	}
+	return m, nil
+}
+
+func copiedHandle(source *v1.PersistentVolume, driver string) (string, error) {
+	s := source.Spec.CSI
+	if s == nil || s.Driver != driver {
+		return "", volume.Invalid("spec.dataSource", "is the claim of volume %q, which is none of driver %s, and a driver copies only its own; use a StorageClass of the driver that has made it, or copy the data yourself",
+			source.Name, driver)
+	}
+	return s.VolumeHandle, csivolume.CheckHandle(s.VolumeHandle)
 }
 
 func (p *Plugin) newProvisioner(options volume.VolumeOptions) (*provisioner, error) {
@@ -91,8 +115,8 @@ func (p *Plugin) newProvisioner(options volume.VolumeOptions) (*provisioner, err
 //
 //   - Where volumes are reachable from some nodes only, the volume is made for this node,
 //     if the class allows that.
-//   - A volume that is smaller than the claim asks for is deleted again and refused, if the
-//     host's [volume.UnusedVerifier] says that no PersistentVolume has it, and nothing of it is
+//   - A volume that is smaller than the claim asks for, or that does not have the content of
+//     the volume to copy, is deleted again and refused, if the host's [volume.UnusedVerifier] says that no PersistentVolume has it, and nothing of it is
 //     left on this node: a driver may name a volume that has another owner. Else it stays,
 //     and the error leaves doubt.
 //   - ResourceExhausted of a claim whose node was selected counts as a refusal: another
@@ -135,8 +159,8 @@ func (m *provisioner) provision(ctx context.Context, selectedNode *v1.Node, allo
 	if err := csivolume.CheckHandle(made.GetVolumeId()); err != nil {
 		return nil, fmt.Errorf("driver %s says that CreateVolume is done, and names no volume: %s", m.driver, err.Error()) // which may be there
 	}
-	if made.GetCapacityBytes() > 0 && made.GetCapacityBytes() < r.CapacityRange.GetRequiredBytes() {
-		return nil, m.giveUp(ctx, d, made, r)
+	if why := m.flaw(made, r); why != "" {
+		return nil, m.giveUp(ctx, d, made, r, why)
 	}
 	return m.persistentVolume(made, r), nil
 }
@@ -149,8 +173,19 @@ func codeOf(err error) (codes.Code, bool) {
 	return status.Code(err), true
 }
 
+// flaw says why the claim cannot have what the driver says it has made; empty: it can.
+func (m *provisioner) flaw(made *csi.Volume, r *csi.CreateVolumeRequest) string {
+	switch {
+	case made.GetCapacityBytes() > 0 && made.GetCapacityBytes() < r.CapacityRange.GetRequiredBytes():
+		return fmt.Sprintf("driver %s has made %d bytes of %d", m.driver, made.CapacityBytes, r.CapacityRange.RequiredBytes)
+	case m.source != made.GetContentSource().GetVolume().GetVolumeId():
+		return fmt.Sprintf("driver %s has made a volume without the content of volume %.128q", m.driver, m.source)
+	}
+	return ""
+}
+
 // giveUp deletes a volume that the claim cannot have, unless the volume has another owner.
-func (m *provisioner) giveUp(ctx context.Context, d *drivers.Driver, made *csi.Volume, r *csi.CreateVolumeRequest) error {
+func (m *provisioner) giveUp(ctx context.Context, d *drivers.Driver, made *csi.Volume, r *csi.CreateVolumeRequest, why string) error {
 	pv := m.persistentVolume(made, r)
 	verify := func(ctx context.Context) error {
 		others, err := volume.Role[volume.UnusedVerifier](m.plugin.Host)
@@ -162,7 +197,6 @@ func (m *provisioner) giveUp(ctx context.Context, d *drivers.Driver, made *csi.V
 		}
 		return m.plugin.disk.CheckUnused(&csivolume.Source{Driver: m.driver, Handle: made.VolumeId})
 	}
-	why := fmt.Sprintf("driver %s has made %d bytes of %d", m.driver, made.CapacityBytes, r.CapacityRange.RequiredBytes)
 	err := m.plugin.deleteVolume(ctx, d, &csi.DeleteVolumeRequest{VolumeId: made.VolumeId, Secrets: r.Secrets}, verify)
 	if err != nil {
 		return fmt.Errorf("%s; and volume %.128q is not deleted again: %s", why, made.VolumeId, err.Error()) // it is still there
@@ -178,6 +212,12 @@ func (m *provisioner) request(c *drivers.Controls) (*csi.CreateVolumeRequest, er
 	claim := m.options.PVC
 	size := claim.Spec.Resources.Requests[v1.ResourceStorage]
 	r := &csi.CreateVolumeRequest{Name: m.volumeName(), Parameters: m.class.Parameters, CapacityRange: &csi.CapacityRange{RequiredBytes: size.Value()}}
+	if m.source != "" {
+		if err := c.Needs(csi.ControllerServiceCapability_RPC_CLONE_VOLUME, m.driver); err != nil {
+			return nil, err
+		}
+		r.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: m.source}}}
+	}
 	if limit, has := claim.Spec.Resources.Limits[v1.ResourceStorage]; has {
 		r.CapacityRange.LimitBytes = limit.Value()
 	}
