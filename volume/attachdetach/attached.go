@@ -27,6 +27,9 @@ const VolumeAnnotation = "podvol.io/volume"
 type attachment struct {
 	object *storagev1.VolumeAttachment
 	volume v1.UniqueVolumeName
+	// foreign: nothing says that an attach/detach controller has made it. It counts as
+	// attached, and is left alone.
+	foreign bool
 	// leaving: it is not wanted, and is taken from the node's list before it is deleted.
 	leaving bool
 	// deleted: its deletion was asked for. It is finished then, since it may take effect
@@ -44,7 +47,7 @@ func (a *attachment) isUnnamed() bool {
 
 // unnamed stands for the unique name of a volume of which nothing else is known.
 func unnamed(a *storagev1.VolumeAttachment) v1.UniqueVolumeName {
-	return v1.UniqueVolumeName(driverPrefix(a.Spec.Attacher) + a.Name)
+	return v1.UniqueVolumeName("unknown/" + a.Name)
 }
 
 // pvOf is the name of an attachment's PersistentVolume; empty: it has none.
@@ -202,35 +205,46 @@ func (c *Controller) attachmentGone(name string) {
 
 // takeAttachment notes a version of a VolumeAttachment, and enqueues its volume and its node.
 func (c *Controller) takeAttachment(ctx context.Context, a *storagev1.VolumeAttachment) error {
-	name, err := c.volumeOf(ctx, a)
+	now, err := c.identify(ctx, a)
 	if err != nil {
 		return err
 	}
-	c.attached.put(a.Name, &attachment{object: a, volume: name})
-	c.queue.Enqueue(key{volume: name})
+	c.attached.put(a.Name, now)
+	c.queue.Enqueue(key{volume: now.volume})
 	c.queue.Enqueue(key{object: nodeRef(types.NodeName(a.Spec.NodeName))})
 	return nil
 }
 
-// volumeOf returns the unique name of an attachment's volume. Where nothing tells it any
-// more, that is a name of its own, which begins as the plugin's would.
-func (c *Controller) volumeOf(ctx context.Context, a *storagev1.VolumeAttachment) (v1.UniqueVolumeName, error) {
+// identify finds out which volume an attachment is of.
+func (c *Controller) identify(ctx context.Context, a *storagev1.VolumeAttachment) (*attachment, error) {
 	if known, ok := c.attached.last(a.Name); ok && known.object.UID == a.UID && !known.isUnnamed() {
-		return known.volume, nil
+		return &attachment{object: a, volume: known.volume, foreign: known.foreign}, nil
 	}
+	ours := a.Annotations[VolumeAnnotation]
 	if name := pvOf(a); name != "" {
 		pv, err := objects.Get[*v1.PersistentVolume](ctx, c.objects, pvapi.VolumeRef(name))
+		if err != nil && !errors.Is(err, volume.ErrNotFound) {
+			return nil, err
+		}
 		if err == nil {
-			spec := volume.NewSpecFromPersistentVolume(pv, false)
-			if kind, name, err := c.kindOf(spec); kind != nil && err == nil && kind.attacher(spec) == a.Spec.Attacher {
-				return name, nil
+			if known := c.identifyBy(a, volume.NewSpecFromPersistentVolume(pv, false)); known != nil {
+				return known, nil
 			}
-		} else if !errors.Is(err, volume.ErrNotFound) {
-			return "", err
 		}
 	}
-	if name := a.Annotations[VolumeAnnotation]; name != "" {
-		return v1.UniqueVolumeName(name), nil
+	if ours != "" {
+		return &attachment{object: a, volume: v1.UniqueVolumeName(ours)}, nil
 	}
-	return unnamed(a), nil
+	return &attachment{object: a, volume: unnamed(a), foreign: true}, nil
+}
+
+// identifyBy identifies an attachment by its PersistentVolume; nil: that is not what is
+// attached.
+func (c *Controller) identifyBy(a *storagev1.VolumeAttachment, spec *volume.Spec) *attachment {
+	kind, name, err := c.kindOf(spec)
+	if kind == nil || err != nil || kind.attacher(spec) != a.Spec.Attacher {
+		return nil
+	}
+	expected, err := kind.attachmentName(spec, types.NodeName(a.Spec.NodeName))
+	return &attachment{object: a, volume: name, foreign: err != nil || a.Name != expected}
 }

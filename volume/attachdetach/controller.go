@@ -78,7 +78,8 @@ type Config struct {
 //   - A node that is gone (its Node is deleted), or is not Ready and has the
 //     [OutOfServiceTaint], is not waited for. Pods there that are being deleted want nothing.
 //   - A failed look-up never counts as not wanted.
-//   - Nodes without [ManagedAnnotation] are left alone.
+//   - Nodes without [ManagedAnnotation] are left alone. So are VolumeAttachments that no
+//     attach/detach controller has made, by their names.
 //   - As many volumes of a CSI driver are attached to a node as its CSINode allows.
 type Controller struct {
 	objects     objects.Client

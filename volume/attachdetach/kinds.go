@@ -58,15 +58,10 @@ func (c *Controller) attachablePlugin(spec *volume.Spec) (volume.AttachableVolum
 // csiVolumes are those of all CSI drivers: what must be known of them is in the API.
 type csiVolumes struct{}
 
-const csiPlugin = "kubernetes.io/csi"
-
 func (csiVolumes) uniqueName(spec *volume.Spec) (v1.UniqueVolumeName, error) {
 	s := spec.PersistentVolume.Spec.CSI
-	return v1.UniqueVolumeName(driverPrefix(s.Driver) + s.VolumeHandle), nil
+	return v1.UniqueVolumeName("kubernetes.io/csi/" + s.Driver + "^" + s.VolumeHandle), nil
 }
-
-// driverPrefix is how unique names of a driver's volumes begin.
-func driverPrefix(driver string) string { return csiPlugin + "/" + driver + "^" }
 
 func (csiVolumes) attacher(spec *volume.Spec) string { return spec.PersistentVolume.Spec.CSI.Driver }
 

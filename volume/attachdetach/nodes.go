@@ -39,25 +39,12 @@ func isFenced(node *v1.Node) bool {
 
 // isUsed reports whether the node says that it uses the volume of an attachment.
 func isUsed(node *v1.Node, a *attachment) bool {
-	return slices.ContainsFunc(node.Status.VolumesInUse, func(used v1.UniqueVolumeName) bool {
-		return slices.Contains(namesOf(used, types.NodeName(node.Name)), a.volume)
-	})
+	return slices.Contains(node.Status.VolumesInUse, a.volume)
 }
 
 // isListed reports whether the node is told that a volume is attached.
 func isListed(node *v1.Node, name v1.UniqueVolumeName) bool {
 	return slices.ContainsFunc(node.Status.VolumesAttached, func(a v1.AttachedVolume) bool { return a.Name == name })
-}
-
-// namesOf returns the unique name of a volume and, for a CSI driver's, the one that its
-// attachment has where nothing else is known of it.
-func namesOf(name v1.UniqueVolumeName, node types.NodeName) []v1.UniqueVolumeName {
-	rest, isCSI := strings.CutPrefix(string(name), csiPlugin+"/")
-	driver, handle, ok := strings.Cut(rest, "^")
-	if !isCSI || !ok {
-		return []v1.UniqueVolumeName{name}
-	}
-	return []v1.UniqueVolumeName{name, v1.UniqueVolumeName(driverPrefix(driver) + pvapi.CSIAttachmentName(handle, driver, string(node)))}
 }
 
 // nodeChanged enqueues the volumes that a node's change concerns.
@@ -73,9 +60,7 @@ func (c *Controller) nodeChanged(name types.NamespacedName, prior, now *v1.Node,
 		if !maps.Equal(prior.Labels, now.Labels) {
 			c.enqueuePods(nodeRef(node))
 		}
-		for _, changed := range difference(prior, now) {
-			c.enqueueVolumes(namesOf(changed, node))
-		}
+		c.enqueueVolumes(difference(prior, now))
 	}
 }
 

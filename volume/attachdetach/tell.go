@@ -125,6 +125,8 @@ func (c *Controller) whyHeld(s, other *site) string {
 		return "detaching it fails: " + object.Status.DetachError.Message
 	case other.has.isGoing():
 		return fmt.Sprintf("it is being detached (VolumeAttachment %s)", object.Name)
+	case other.has.foreign:
+		return fmt.Sprintf("no attach/detach controller has made VolumeAttachment %s, so whoever made it must delete it", object.Name)
 	case node == nil:
 		return "its Node object is gone, so it is detached"
 	case !isManaged(node):

@@ -110,8 +110,8 @@ func (c *Controller) syncVolume(ctx context.Context, name v1.UniqueVolumeName) (
 // volume from the node's list, and then deletes the attachment.
 func (c *Controller) detach(ctx context.Context, s *site) error {
 	switch {
-	case s.has.object.DeletionTimestamp != nil:
-		return nil // its attacher has it
+	case s.has.object.DeletionTimestamp != nil || s.has.foreign:
+		return nil // its attacher has it, or whoever made it
 	case s.has.deleted:
 		return c.delete(ctx, s)
 	}

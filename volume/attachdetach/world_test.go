@@ -120,8 +120,8 @@ type world struct {
 
 	mu     sync.Mutex
 	events []string
-	// attaching is the error of the next attachments.
-	attaching map[string]error
+	// attaching and detaching are the errors of the next attempts.
+	attaching, detaching map[string]error
 }
 
 const slowness = time.Second // of attaching, detaching and unmounting
@@ -129,7 +129,7 @@ const slowness = time.Second // of attaching, detaching and unmounting
 // newWorld makes nodes n0, n1 … and disks, each with a PersistentVolume and a claim of its
 // name. Shared disks begin with "shared".
 func newWorld(t *testing.T, nodes int, disks ...string) *world {
-	w := &world{t: t, store: objects.NewStore(), agents: make(map[string]*agent), attaching: make(map[string]error),
+	w := &world{t: t, store: objects.NewStore(), agents: make(map[string]*agent), attaching: make(map[string]error), detaching: make(map[string]error),
 		backend: &backend{shared: make(map[string]bool), attached: make(map[string]map[string]bool), mounted: make(map[string]map[string]bool)}}
 	w.config = attachdetach.Config{Events: w}
 	for _, disk := range disks {
@@ -327,6 +327,13 @@ func (w *world) setAttaching(disk string, err error) {
 	w.mu.Unlock()
 }
 
+// setDetaching makes detaching a disk fail; nil ends that.
+func (w *world) setDetaching(disk string, err error) {
+	w.mu.Lock()
+	w.detaching[disk] = err
+	w.mu.Unlock()
+}
+
 // runAttacher is a CSI driver's external-attacher.
 func (w *world) runAttacher(ctx context.Context) {
 	queue := work.NewQueue(work.Config[volume.ObjectRef]{Reconcile: func(ctx context.Context, ref volume.ObjectRef) work.Result {
@@ -364,6 +371,14 @@ func (w *world) syncAttacher(ctx context.Context, ref volume.ObjectRef) error {
 		_, err = w.store.UpdateStatus(ctx, next)
 	case a.DeletionTimestamp != nil && mine:
 		time.Sleep(slowness)
+		w.mu.Lock()
+		failed := w.detaching[disk]
+		w.mu.Unlock()
+		if failed != nil {
+			next.Status.DetachError = &storagev1.VolumeError{Message: failed.Error()}
+			_, err := w.store.UpdateStatus(ctx, next)
+			return errors.Join(failed, err)
+		}
 		w.backend.detach(disk, a.Spec.NodeName)
 		next.Finalizers = nil
 		_, err = w.store.Update(ctx, next)
