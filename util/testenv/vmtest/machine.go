@@ -31,6 +31,8 @@ type Machine struct {
 	CPUs int
 	// KVM uses the host's hardware instead of emulating it.
 	KVM bool
+	// KernelArgs are added to the kernel's command line.
+	KernelArgs []string
 	// Console receives what the machine's kernel prints, at every level of
 	// importance. If it is nil, only warnings are kept, for errors.
 	Console io.Writer
@@ -182,6 +184,7 @@ func (m Machine) arguments(k *kernel) []string {
 	if m.Console == nil {
 		kernelArgs = append(kernelArgs, "quiet")
 	}
+	kernelArgs = append(kernelArgs, m.KernelArgs...)
 	// Emulated, each of these costs time at every change of an address space or at
 	// every byte that is copied.
 	accel, cpu := "tcg,thread=multi", "max,la57=off,pcid=off,smap=off,smep=off,umip=off,pku=off,erms=off,fsrm=off"

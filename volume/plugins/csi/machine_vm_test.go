@@ -5,12 +5,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/podvol/podvol/mount/host"
@@ -42,6 +44,48 @@ func TestVolumesInAMachine(t *testing.T) {
 					t.Errorf("the file has %q, %v", data, err)
 				}
 				b.must(b.tearDown(s, "u1"))
+				b.wantNothing()
+			})
+		}
+	})
+}
+
+// Volumes on a kernel with SELinux, in a machine of the test's own. The kernel has a policy with
+// little more than the labels of files, and refuses nothing.
+func TestLabelledVolumesInAMachine(t *testing.T) {
+	vmtest.RunOn(t, vmtest.Machine{KernelArgs: []string{"security=selinux"}}, func(t *testing.T) {
+		if known, err := os.ReadFile("/proc/filesystems"); err != nil || !strings.Contains(string(known), "selinuxfs") {
+			t.Logf("left to a machine with SELinux: this one, which other tests share, has none; %v", err)
+			return
+		}
+		policy, err := os.ReadFile("testdata/selinux/policy")
+		if err == nil {
+			err = unix.Mount("selinuxfs", "/sys/fs/selinux", "selinuxfs", 0, "")
+		}
+		if err == nil {
+			err = os.WriteFile("/sys/fs/selinux/load", policy, 0)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		const label = "base_u:object_r:data_t"
+		b := newBenchOn(t, fakehost.NewOnKernel(t, host.New(host.Config{})), everything(), csi.Config{})
+		b.object(storagev1.CSIDriverSpec{SELinuxMount: new(true)})
+		b.driver.Configure(func(c *csitest.Config) { c.Disk = csitest.Loop })
+		for name, tc := range map[string]struct{ label, want string }{"labelled": {label, label}, "not labelled": {"", "base_u:object_r:base_t"}} {
+			t.Run(name, func(t *testing.T) {
+				s := pvSpec(func(pv *v1.PersistentVolume) { pv.Spec.CSI.VolumeHandle, pv.Spec.CSI.FSType = name, "ext4" })
+				for range 2 { // the second pod finds the file of the first
+					b.must(b.setUp(s, pod("u1"), volume.MounterArgs{SELinuxLabel: tc.label}))
+					file := filepath.Join(b.mounter(s, pod("u1")).GetPath(), "file")
+					b.must(os.WriteFile(file, nil, 0o600))
+					value := make([]byte, 100)
+					n, err := unix.Getxattr(file, "security.selinux", value)
+					if got := strings.TrimRight(string(value[:max(n, 0)]), "\x00"); got != tc.want || err != nil {
+						t.Errorf("the file has the label %q, %v, want %q", got, err, tc.want)
+					}
+					b.must(b.tearDown(s, "u1"))
+				}
 				b.wantNothing()
 			})
 		}
