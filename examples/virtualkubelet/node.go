@@ -202,10 +202,19 @@ func serve(ctx context.Context, c config, lives *podlife.Pods, volumes *volumes,
 		if complete(true) {
 			lives.RemoveUnknown(ctx)
 			lives.RemoveMirrors(ctx, pods.GetStore().List())
+			lives.RemoveLate(ctx, appeared(lives.Runtime))
 		}
 	})
 	if err = nodeController.Run(ctx); err != nil && ctx.Err() == nil { // a request that the end has cut off is no failure
 		return fmt.Errorf("virtual-kubelet: %w", err)
+	}
+	return nil
+}
+
+// appeared tells of pods in the runtime; nil: nothing tells.
+func appeared(runtime podlife.Runtime) <-chan struct{} {
+	if behind, ok := runtime.(*criruntime.Runtime); ok {
+		return behind.Appeared()
 	}
 	return nil
 }

@@ -20,6 +20,7 @@ type ends struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup
 	poked   chan struct{}
+	pods    chan struct{} // receives a value after the runtime has told of a sandbox
 
 	mu     sync.Mutex
 	waited map[string]chan struct{}
@@ -34,7 +35,7 @@ const (
 
 func newEnds(service cri.RuntimeServiceClient, log *slog.Logger) *ends {
 	ctx, stop := context.WithCancel(context.Background())
-	e := &ends{service: service, log: log, stop: stop, poked: make(chan struct{}, 1), waited: make(map[string]chan struct{})}
+	e := &ends{service: service, log: log, stop: stop, poked: make(chan struct{}, 1), pods: make(chan struct{}, 1), waited: make(map[string]chan struct{})}
 	e.running.Go(func() { e.listen(ctx) })
 	e.running.Go(func() { e.list(ctx) })
 	return e
@@ -87,7 +88,7 @@ func (e *ends) listen(ctx context.Context) {
 			var event *cri.ContainerEventResponse
 			if event, err = stream.Recv(); err == nil {
 				tell(true)
-				_ = event
+				e.sandbox(event)
 			}
 		}
 		tell(false)
@@ -100,6 +101,17 @@ func (e *ends) listen(ctx context.Context) {
 		case <-ctx.Done():
 			timer.Stop()
 		}
+	}
+}
+
+// sandbox passes on that there is a sandbox: events of one have its own ID.
+func (e *ends) sandbox(event *cri.ContainerEventResponse) {
+	if event.ContainerId != event.GetPodSandboxStatus().GetId() || event.ContainerEventType == cri.ContainerEventType_CONTAINER_DELETED_EVENT {
+		return
+	}
+	select {
+	case e.pods <- struct{}{}:
+	default:
 	}
 }
 

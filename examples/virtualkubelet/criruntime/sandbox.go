@@ -189,6 +189,10 @@ func (r *Runtime) RemovePod(ctx context.Context, pod types.UID) error {
 	return r.removeFiles(pod)
 }
 
+// Appeared receives a value after the runtime has got a pod. A runtime that tells of no
+// events, as containerd before 1.7, tells of none.
+func (r *Runtime) Appeared() <-chan struct{} { return r.ends.pods }
+
 // Pods lists the pods that have sandboxes or files here.
 func (r *Runtime) Pods(ctx context.Context) ([]types.UID, error) {
 	answer, err := r.service.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})

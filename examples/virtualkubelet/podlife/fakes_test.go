@@ -39,7 +39,8 @@ type world struct {
 	mu         sync.Mutex
 	starts     []*fakeContainer
 	mountError error
-	full       error // WaitForMounted's
+	full       error       // WaitForMounted's
+	has        []types.UID // the runtime, as Pods tells
 	removed    []types.UID
 	source     objects.Source
 	startError error // set before the pod
@@ -118,7 +119,11 @@ func (w *world) StopPod(context.Context, types.UID) error {
 	w.stopped.Add(1)
 	return nil
 }
-func (w *world) Pods(context.Context) ([]types.UID, error) { return nil, nil }
+func (w *world) Pods(context.Context) ([]types.UID, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.has), nil
+}
 
 func (w *world) RemovePod(_ context.Context, pod types.UID) error {
 	w.mu.Lock()

@@ -1,6 +1,7 @@
 package podlife
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/podvol/podvol/volume"
@@ -83,6 +85,32 @@ func TestPodsWithoutRoomForTheirVolumes(t *testing.T) {
 				t.Errorf("stopped %d times, started %d; %v", w.stopped.Load(), len(w.started()), s.String())
 			}
 		})
+	})
+}
+
+// What the runtime has made of a pod that is no more, or that ended meanwhile, is removed when
+// it tells of it, and that of a pod that lives is not.
+func TestPodsThatAppearLate(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, w *world) {
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		appeared := make(chan struct{})
+		go w.pods.RemoveLate(ctx, appeared)
+		pod := w.put(func(*v1.Pod) {})
+		w.mu.Lock()
+		w.has = []types.UID{"uid-late", pod.UID}
+		w.mu.Unlock()
+		appeared <- struct{}{}
+		if !w.isRemoved("uid-late") || w.isRemoved(pod.UID) {
+			t.Errorf("removed: %v", w.removed)
+		}
+		w.mu.Lock()
+		w.has, w.removed = []types.UID{pod.UID}, nil
+		w.mu.Unlock()
+		w.remove(pod, 0)
+		if !w.isRemoved(pod.UID) || len(w.removed) != 2 {
+			t.Errorf("removed with its life, and after it: %v", w.removed)
+		}
 	})
 }
 

@@ -58,6 +58,8 @@ type Pods struct {
 	mu     sync.Mutex
 	closed bool // mu: no life begins any more
 
+	finished chan struct{} // receives a value after a life has finished
+
 	watching sync.Mutex
 	gone     func(types.UID)
 }
@@ -65,7 +67,7 @@ type Pods struct {
 // New returns Pods that have begun nothing. It is the volume manager's role
 // volumemanager.PodContainers from then on.
 func New(c Config) *Pods {
-	return &Pods{Config: c, gone: func(types.UID) {}}
+	return &Pods{Config: c, finished: make(chan struct{}, 1), gone: func(types.UID) {}}
 }
 
 var _ volumemanager.PodContainers = (*Pods)(nil)
@@ -151,6 +153,10 @@ func (p *Pods) finish(l *life) {
 	if l.objectGone {
 		p.lives.Delete(l.uid)
 	}
+	select {
+	case p.finished <- struct{}{}:
+	default:
+	}
 }
 
 // Handler follows the informer of the node's pods. Changed is called when the set of
@@ -176,9 +182,9 @@ func (p *Pods) Handler(changed func()) cache.ResourceEventHandler {
 	}
 }
 
-// RemoveUnknown ends and removes what the runtime has of pods that the API server does
-// not know, and returns when that is done or ctx has ended. It is for the start, once all
-// pods have been put.
+// RemoveUnknown ends and removes what the runtime has of pods that have no life here, or whose
+// life has finished, and returns when that is done or ctx has ended. All pods of the API
+// server must have been put.
 func (p *Pods) RemoveUnknown(ctx context.Context) {
 	var left []types.UID
 	if !p.until(ctx, "the pods of an earlier start cannot be listed", func() (err error) {
@@ -189,7 +195,7 @@ func (p *Pods) RemoveUnknown(ctx context.Context) {
 	}
 	var all sync.WaitGroup
 	for _, pod := range left {
-		if _, known := p.life(pod); known {
+		if l, known := p.life(pod); known && !l.isFinished() {
 			continue
 		}
 		all.Go(func() {
@@ -200,6 +206,22 @@ func (p *Pods) RemoveUnknown(ctx context.Context) {
 		})
 	}
 	all.Wait()
+}
+
+// RemoveLate does so again and again, until ctx ends: a runtime may go on with a call that was
+// cut off, as by the end of an earlier start, after the pod was removed. It looks whenever
+// appeared, which may be nil, tells of a pod in the runtime, and after the end of each life,
+// since the pod may have come during that end.
+func (p *Pods) RemoveLate(ctx context.Context, appeared <-chan struct{}) {
+	for {
+		select {
+		case <-appeared:
+		case <-p.finished:
+		case <-ctx.Done():
+			return
+		}
+		p.RemoveUnknown(ctx)
+	}
 }
 
 // until tries until there is no error, or ctx has ended, and reports the former.
