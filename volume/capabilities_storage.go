@@ -154,6 +154,29 @@ func AsExpandable(p VolumePlugin) (ExpandableVolumePlugin, bool) {
 	return c, ok
 }
 
+// CanExpand reports whether p is a [SpecExpander] or an [ExpandableVolumePlugin].
+func CanExpand(p VolumePlugin) bool {
+	_, bySpec := p.(SpecExpander)
+	_, byDevice := AsExpandable(p)
+	return bySpec || byDevice
+}
+
+// Expand grows a volume's storage to at least size, as a [SpecExpander] or else an
+// [ExpandableVolumePlugin] does it. It returns the size that the storage has, and whether the
+// node has a part to do. Of another plugin the error is an *[UnsupportedError].
+func Expand(ctx context.Context, p VolumePlugin, spec *Spec, size, old resource.Quantity) (reached resource.Quantity, node bool, err error) {
+	if c, ok := p.(SpecExpander); ok {
+		return c.ExpandSpec(ctx, spec, size)
+	}
+	c, ok := AsExpandable(p)
+	if !ok {
+		return old, false, &UnsupportedError{Volume: spec.Name(), Type: "expansion", Reason: p.GetPluginName() + " cannot expand volumes", Replacement: "enlarge the volume by hand, and then its spec.capacity"}
+	}
+	reached, err = c.ExpandVolumeDevice(ctx, spec, size, old)
+	_, node = AsNodeExpandable(p)
+	return reached, node && c.RequiresFSResize(), err
+}
+
 // NodeResizeOptions describe a file system that is to grow on the node.
 type NodeResizeOptions struct {
 	VolumeSpec *Spec

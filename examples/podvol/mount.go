@@ -139,6 +139,7 @@ func mountWith(ctx context.Context, config standalone.NodeConfig, o mountOptions
 	store := objects.NewStore()
 	if standalone.UsesClaims(pods) {
 		config.Objects = store
+		config.Resizes = standalone.ClosedClaims{RootDir: config.RootDir, Node: config, VolumeDirs: o.volumeDirs, Plugins: o.claimPlugins, Logger: config.Logger}
 	}
 	node, err := standalone.StartNode(ctx, config)
 	if err != nil {

@@ -173,9 +173,10 @@ func Start(ctx context.Context, c Config) (_ *Agent, err error) {
 			err = errors.Join(err, a.Close())
 		}
 	}()
+	resizes := new(standalone.Resizes)
 	nodeConfig := standalone.NodeConfig{
 		RootDir: c.RootDir, NodeName: c.NodeName, Objects: c.Store, Mounter: c.Mounter, HostFiles: c.HostFiles,
-		Containers: c.Containers, Adopt: c.Adopt, Plugins: c.Plugins, Events: c.Events, Logger: c.Logger,
+		Containers: c.Containers, Adopt: c.Adopt, Plugins: c.Plugins, Events: c.Events, Logger: c.Logger, Resizes: resizes,
 	}
 	if a.node, err = standalone.StartNode(ctx, nodeConfig); err != nil {
 		return nil, err
@@ -190,6 +191,7 @@ func Start(ctx context.Context, c Config) (_ *Agent, err error) {
 		return nil, err
 	}
 	a.closers = append(a.closers, claims.stop)
+	resizes.Use(claims.cluster)
 	// The watch comes before the first look, so that no change goes unseen.
 	if a.watch, err = manifestdir.NewWatch(c.Dir); err != nil {
 		return nil, err

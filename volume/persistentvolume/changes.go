@@ -57,6 +57,7 @@ func (c *changes) claimChanged(name types.NamespacedName, prior, now *v1.Persist
 		c.events.settled(attributesOf(prior))
 		c.events.settled(slownessOf(prior))
 		c.operations.Forget(provisionKey(prior))
+		c.operations.Forget(expandKey(prior, prior.Status.AllocatedResources[v1.ResourceStorage]))
 		c.table.ForgetPods(name)
 		for _, pod := range c.cluster.users.of(name) { // it may be one to make again
 			c.queue.Enqueue(volume.NewObjectRef(pvapi.KindPod, pod.Namespace, pod.Name))

@@ -30,6 +30,7 @@ const (
 	reasonExternalModifying     = "ExternalModifying" // podvol's own
 	reasonModifyFailed          = "VolumeModifyFailed"
 	reasonResizeFailed          = "VolumeResizeFailed"
+	reasonNodeResize            = "FileSystemResizeRequired"
 	reasonResized               = "VolumeResizeSuccessful"
 	reasonFailedRecycle         = "VolumeFailedRecycle"
 	reasonRecycled              = "VolumeRecycled"

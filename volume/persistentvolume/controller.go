@@ -220,7 +220,7 @@ func (c *Controller) takeRole(config ControllerConfig, events *eventLog) {
 		c.role = &binder{
 			cluster: known, writer: w, status: status, pending: pending, plugins: config.Plugins, table: c.table, waiting: c.waiting,
 			operations: c.operations, events: events, unbound: c.unbound, provisioner: p, reclaimer: r,
-			recorder: &recorder{cluster: known, writer: w, plugins: config.Plugins, events: events, unusedCondition: config.UnusedCondition},
+			recorder: &recorder{cluster: known, writer: w, plugins: config.Plugins, operations: c.operations, events: events, unusedCondition: config.UnusedCondition},
 		}
 	}
 	p.duties, r.duties = c.role, c.role

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -13,15 +14,18 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pvapi"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
 )
 
 // recorder records in the status of bound claims what they ask for beyond what they have,
 // size and attributes, and whether pods use them.
 type recorder struct {
-	cluster *cluster
-	writer  *writer
-	plugins *volume.VolumePluginMgr
-	events  *eventLog
+	cluster    *cluster
+	writer     *writer
+	plugins    *volume.VolumePluginMgr
+	operations *operation.Executor
+	events     *eventLog
+	expansions sync.Map // of those that are done and not written down, by their keys
 	// unusedCondition is ControllerConfig.UnusedCondition.
 	unusedCondition bool
 }
@@ -46,9 +50,9 @@ func requestOf(claim *v1.PersistentVolumeClaim) resource.Quantity {
 
 // recordGrowth writes down that a bound claim asks for more than it has: what it
 // is to get, and how far that is, in its status, where no restart loses it
-// (KEP-284, KEP-1790). Another program makes the volume larger: an external
-// resizer, which keeps the status of a CSI volume by itself, or an administrator
-// who enlarges it and its PersistentVolume.
+// (KEP-284, KEP-1790). The volume's plugin makes it larger. For a plugin that cannot, an
+// administrator enlarges the volume and its PersistentVolume. An external resizer keeps the
+// status of its driver's volumes by itself.
 func (r *recorder) recordGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) (*v1.PersistentVolumeClaim, error) {
 	want, have := requestOf(claim), claim.Status.Capacity[v1.ResourceStorage]
 	state := claim.Status.AllocatedResourceStatuses[v1.ResourceStorage]
@@ -56,7 +60,8 @@ func (r *recorder) recordGrowth(ctx context.Context, claim *v1.PersistentVolumeC
 		r.events.settled(claim.UID)
 		return claim, nil
 	}
-	if pv.Spec.CSI != nil {
+	plugin, ours := r.expanderOf(pv)
+	if pv.Spec.CSI != nil && !ours {
 		r.awaitExpansion(claim, pv, want)
 		return claim, nil
 	}
@@ -65,7 +70,7 @@ func (r *recorder) recordGrowth(ctx context.Context, claim *v1.PersistentVolumeC
 	switch {
 	case state == v1.PersistentVolumeClaimNodeResizePending, state == v1.PersistentVolumeClaimNodeResizeInProgress:
 		return claim, nil // the node's
-	case state == v1.PersistentVolumeClaimControllerResizeInProgress && known: // and goes on, whatever the claim asks for by now
+	case state == v1.PersistentVolumeClaimControllerResizeInProgress && known && !(want.Cmp(target) != 0 && want.Cmp(have) > 0 && r.giveUp(claim, pv, target)): // and goes on, whatever the claim asks for by now
 	case want.Cmp(have) <= 0 || state != "" && known && target.Cmp(want) == 0:
 		return claim, nil // an infeasible one still is
 	case size.Cmp(want) < 0:
@@ -75,6 +80,13 @@ func (r *recorder) recordGrowth(ctx context.Context, claim *v1.PersistentVolumeC
 		fallthrough
 	default:
 		target = want
+	}
+	if ours && (size.Cmp(target) < 0 || state == v1.PersistentVolumeClaimControllerResizeInProgress) {
+		claim, err := r.setGrowth(ctx, claim, target, v1.PersistentVolumeClaimControllerResizeInProgress)
+		if err != nil {
+			return claim, err
+		}
+		return r.expand(ctx, claim, pv, plugin, target)
 	}
 	if size.Cmp(target) < 0 {
 		r.awaitExpansion(claim, pv, target)
@@ -110,7 +122,7 @@ func (r *recorder) refuseGrowth(ctx context.Context, claim *v1.PersistentVolumeC
 		why = fmt.Sprintf("StorageClass %q has not allowVolumeExpansion: true", class.Name)
 	default:
 		if plugin, err := pluginOf(r.plugins, pv); err == nil {
-			if _, grows := volume.AsExpandable(plugin); !grows {
+			if !volume.CanExpand(plugin) {
 				why = fmt.Sprintf("the plugin %s cannot expand volumes", plugin.GetPluginName())
 			}
 		}
@@ -140,7 +152,7 @@ func (r *recorder) setGrowth(ctx context.Context, claim *v1.PersistentVolumeClai
 		return claim, nil
 	}
 	condition, other := v1.PersistentVolumeClaimResizing, v1.PersistentVolumeClaimFileSystemResizePending
-	message := fmt.Sprintf("waiting for an external controller to expand this PVC to %s", target.String())
+	message := fmt.Sprintf("waiting for the volume to be expanded to %s", target.String())
 	if state == v1.PersistentVolumeClaimNodeResizePending {
 		condition, other = other, condition
 		message = fmt.Sprintf("waiting for the node to expand the file system to %s", target.String())
@@ -148,7 +160,7 @@ func (r *recorder) setGrowth(ctx context.Context, claim *v1.PersistentVolumeClai
 	return r.writer.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
 		s.AllocatedResources = pvapi.SetEntry(s.AllocatedResources, v1.ResourceStorage, target)
 		s.AllocatedResourceStatuses = pvapi.SetEntry(s.AllocatedResourceStatuses, v1.ResourceStorage, state)
-		s.Conditions = pvapi.WithoutConditions(s.Conditions, condition, other)
+		s.Conditions = pvapi.WithoutConditions(s.Conditions, condition, other, v1.PersistentVolumeClaimControllerResizeError, v1.PersistentVolumeClaimNodeResizeError)
 		s.Conditions = append(s.Conditions, v1.PersistentVolumeClaimCondition{
 			Type: condition, Status: v1.ConditionTrue, LastTransitionTime: metav1.Now(), Message: message,
 		})
@@ -161,7 +173,8 @@ func (r *recorder) finishGrowth(ctx context.Context, claim *v1.PersistentVolumeC
 		s.Capacity = pvapi.SetEntry(s.Capacity, v1.ResourceStorage, size)
 		s.AllocatedResources = pvapi.SetEntry(s.AllocatedResources, v1.ResourceStorage, target)
 		delete(s.AllocatedResourceStatuses, v1.ResourceStorage)
-		s.Conditions = pvapi.WithoutConditions(s.Conditions, v1.PersistentVolumeClaimResizing, v1.PersistentVolumeClaimFileSystemResizePending)
+		s.Conditions = pvapi.WithoutConditions(s.Conditions, v1.PersistentVolumeClaimResizing, v1.PersistentVolumeClaimFileSystemResizePending,
+			v1.PersistentVolumeClaimControllerResizeError, v1.PersistentVolumeClaimNodeResizeError)
 	})
 	if err == nil {
 		r.events.settled(claim.UID)

@@ -141,7 +141,7 @@ func (r *Run) prepare() {
 		return
 	}
 	r.Claims.WorkDir, r.Claims.Node, r.Claims.Store = r.Root.Path(), r.Node, objects.NewStore()
-	r.Node.Objects = r.Claims.Store
+	r.Node.Objects, r.Node.Resizes = r.Claims.Store, standalone.ClosedClaims(r.Claims)
 	// Others do not see the mounts at this root.
 	r.Claims.Bound = func(ctx context.Context, c *embedded.Cluster) (err error) {
 		r.user, err = c.Use(ctx, fmt.Sprintf("%s (process %d)", r.Name, os.Getpid()), r.pods()...)

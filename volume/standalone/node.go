@@ -50,6 +50,8 @@ type NodeConfig struct {
 	Containers volumemanager.PodContainers
 	// Adopt adopts volumes without a record.
 	Adopt bool
+	// Resizes is told how volumes grew on the node; nil: nobody is.
+	Resizes volume.NodeResizeReporter
 	// Plugins replace stock plugins.
 	Plugins []volume.VolumePlugin
 	// Logger may be nil.
@@ -85,6 +87,7 @@ func StartNode(ctx context.Context, c NodeConfig) (*Node, error) {
 		Containers:   c.Containers,
 		Adopt:        c.Adopt,
 		SetUpTimeout: c.SetUpTimeout,
+		Resizes:      c.Resizes,
 		Events:       c.Events,
 		Logger:       c.Logger,
 	})

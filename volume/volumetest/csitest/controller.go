@@ -251,7 +251,7 @@ func (s controller) ControllerExpandVolume(_ context.Context, r *csi.ControllerE
 			err = c.save(v)
 		}
 	}
-	return &csi.ControllerExpandVolumeResponse{CapacityBytes: v.Bytes, NodeExpansionRequired: v.Disk == Loop}, internal(err)
+	return &csi.ControllerExpandVolumeResponse{CapacityBytes: v.Bytes, NodeExpansionRequired: v.Disk == Loop || c.ExpandOnNode}, internal(err)
 }
 
 func (s controller) ControllerModifyVolume(_ context.Context, r *csi.ControllerModifyVolumeRequest) (*csi.ControllerModifyVolumeResponse, error) {

@@ -63,6 +63,9 @@ type Config struct {
 	// CreateOnUse makes a volume when the node is asked for an unknown one, as if
 	// somebody had created it before. Else an unknown volume is NotFound.
 	CreateOnUse bool
+	// ExpandOnNode has ControllerExpandVolume ask for the node's part also where a volume has
+	// no file system that must grow.
+	ExpandOnNode bool
 	// Capabilities are the optional abilities of the driver.
 	Capabilities Capabilities
 	// MaxVolumesPerNode and Topology are told by NodeGetInfo. ControllerPublishVolume

@@ -28,10 +28,11 @@ import (
 
 // machine has claims of its own, without a cluster, and a driver.
 type machine struct {
-	t      *testing.T
-	root   string
-	driver *csitest.Driver
-	socket string
+	t       *testing.T
+	root    string
+	driver  *csitest.Driver
+	socket  string
+	mounter *fakemount.Mounter // the driver's, and the node's
 
 	cluster *embedded.Cluster
 	kill    context.CancelFunc // the program, not the driver
@@ -42,11 +43,12 @@ type machine struct {
 func newMachine(t *testing.T, c csitest.Config) *machine {
 	t.Helper()
 	dir := socketDir(t)
-	c.Dir, c.Mounter = t.TempDir(), fakemount.New()
+	mounter := fakemount.New()
+	c.Dir, c.Mounter = t.TempDir(), mounter
 	if c.Capabilities == (csitest.Capabilities{}) {
 		c.Capabilities = csitest.AllCapabilities()
 	}
-	m := &machine{t: t, root: t.TempDir(), driver: csitest.New(c), socket: filepath.Join(dir, "s")}
+	m := &machine{t: t, root: t.TempDir(), driver: csitest.New(c), socket: filepath.Join(dir, "s"), mounter: mounter}
 	t.Cleanup(func() {
 		m.close()
 		if err := m.driver.Close(); err != nil {

@@ -1,0 +1,140 @@
+package persistentvolume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pvapi"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
+)
+
+// expansion is what a plugin has made of a volume.
+type expansion struct {
+	reached resource.Quantity
+	node    bool // it is the node's turn
+}
+
+// expanderOf returns the plugin that makes a volume larger, if that is not done elsewhere.
+func (r *recorder) expanderOf(pv *v1.PersistentVolume) (volume.VolumePlugin, bool) {
+	if isOfDriver(pv, pluginsOf(r.plugins)) {
+		return nil, false
+	}
+	plugin, err := pluginOf(r.plugins, pv)
+	return plugin, err == nil && volume.CanExpand(plugin)
+}
+
+func expandKey(claim *v1.PersistentVolumeClaim, target resource.Quantity) string {
+	return fmt.Sprintf("expand %s to %d", claim.UID, target.Value())
+}
+
+// expand has a plugin make a volume larger, whose claim says that since before. Until the claim
+// says what comes next, another process asks the plugin again, which is idempotent.
+func (r *recorder) expand(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, plugin volume.VolumePlugin, target resource.Quantity) (*v1.PersistentVolumeClaim, error) {
+	key := expandKey(claim, target)
+	state, err := r.operations.Do(r.expandTask(key, claim, pv, plugin, target))
+	switch {
+	case state == operation.Running:
+		r.events.isSlow(claim, err)
+		return claim, nil
+	case state == operation.Done:
+		return r.expanded(ctx, claim, pv, key, target)
+	case errors.Is(err, volume.ErrResizeInfeasible):
+		claim, failed := r.setInfeasible(ctx, claim, err)
+		if failed == nil {
+			r.operations.Forget(key)
+		}
+		r.tellNotExpanded(claim, target, err)
+		return claim, failed
+	}
+	r.tellNotExpanded(claim, target, err)
+	return claim, nil
+}
+
+func (r *recorder) expandTask(key string, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, plugin volume.VolumePlugin, target resource.Quantity) operation.Task {
+	spec, old := volume.NewSpecFromPersistentVolume(pv.DeepCopy(), false), pv.Spec.Capacity[v1.ResourceStorage]
+	if target.Cmp(old) < 0 {
+		target = old // it was reached before
+	}
+	return operation.Task{Key: key, Volume: pv.Name, Class: pvapi.ClaimClass(claim, ""), About: pvapi.ClaimRef(pvapi.NameOf(claim)), Inherited: true,
+		Do: func(ctx context.Context) error {
+			reached, node, err := volume.Expand(ctx, plugin, spec, target, old)
+			if err == nil && reached.Cmp(target) < 0 {
+				err = fmt.Errorf("plugin %s says that it is done, and the volume has %s of %s", plugin.GetPluginName(), reached.String(), target.String())
+			}
+			if err == nil {
+				r.expansions.Store(key, expansion{reached, node})
+			}
+			return err
+		}}
+}
+
+// expanded writes down what a plugin has done: first in the volume, then what that means for
+// the claim.
+func (r *recorder) expanded(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, key string, target resource.Quantity) (*v1.PersistentVolumeClaim, error) {
+	found, _ := r.expansions.Load(key)
+	done := found.(expansion)
+	if err := r.setCapacity(ctx, pv, done.reached); err != nil {
+		return claim, err
+	}
+	var err error
+	if done.node {
+		if claim, err = r.setGrowth(ctx, claim, target, v1.PersistentVolumeClaimNodeResizePending); err == nil {
+			r.events.happened(claim, v1.EventTypeNormal, reasonNodeResize, fmt.Sprintf("the node that mounts the volume is to make its file system as large as it is, %s", done.reached.String()))
+		}
+	} else {
+		claim, err = r.finishGrowth(ctx, claim, target, done.reached)
+	}
+	if err == nil {
+		r.operations.Forget(key)
+		r.expansions.Delete(key)
+	}
+	return claim, err
+}
+
+func (r *recorder) setCapacity(ctx context.Context, pv *v1.PersistentVolume, size resource.Quantity) error {
+	if has := pv.Spec.Capacity[v1.ResourceStorage]; has.Cmp(size) >= 0 {
+		return nil
+	}
+	next := pv.DeepCopy()
+	next.Spec.Capacity = pvapi.SetEntry(next.Spec.Capacity, v1.ResourceStorage, size)
+	_, err := r.writer.updateVolume(ctx, pv, next)
+	return err
+}
+
+// giveUp reports whether a claim that asks for another size than it was to get can have
+// that: the attempts at the old size have failed, and the last one is known to have ended. They are forgotten.
+func (r *recorder) giveUp(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, target resource.Quantity) bool {
+	if _, ours := r.expanderOf(pv); !ours {
+		return false
+	}
+	key := expandKey(claim, target)
+	now := r.operations.Status(key)
+	if now.State != operation.Failed || now.Failure == nil || volume.IsUncertain(now.Failure) {
+		return false
+	}
+	r.operations.Forget(key)
+	return true
+}
+
+func (r *recorder) setInfeasible(ctx context.Context, claim *v1.PersistentVolumeClaim, why error) (*v1.PersistentVolumeClaim, error) {
+	return r.writer.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
+		s.AllocatedResourceStatuses = pvapi.SetEntry(s.AllocatedResourceStatuses, v1.ResourceStorage, v1.PersistentVolumeClaimControllerResizeInfeasible)
+		s.Conditions = pvapi.WithoutConditions(s.Conditions, v1.PersistentVolumeClaimResizing, v1.PersistentVolumeClaimControllerResizeError)
+		s.Conditions = append(s.Conditions, v1.PersistentVolumeClaimCondition{
+			Type: v1.PersistentVolumeClaimControllerResizeError, Status: v1.ConditionTrue, LastTransitionTime: metav1.Now(), Message: why.Error(),
+		})
+	})
+}
+
+// tellNotExpanded tells of a failure. One that goes on is told once, whatever its details.
+func (r *recorder) tellNotExpanded(claim *v1.PersistentVolumeClaim, target resource.Quantity, err error) {
+	if err != nil {
+		r.events.is(claim, v1.EventTypeWarning, reasonResizeFailed, "it is not made larger", fmt.Sprintf("to %s: %v", target.String(), err))
+	}
+}
