@@ -75,8 +75,12 @@ type Node struct {
 // of them that passes is an error, too.
 func Run(t *testing.T, start func(*testing.T, Node) Caller, waived ...string) {
 	t.Helper()
+	run(t, checks(), start, waived)
+}
+
+func run(t *testing.T, all map[string]func(*check), start func(*testing.T, Node) Caller, waived []string) {
+	t.Helper()
 	nstest.Run(t, func(t *testing.T) {
-		all := checks()
 		for _, name := range waived {
 			if all[name] == nil {
 				t.Errorf("there is no check %q to waive", name)
@@ -173,6 +177,7 @@ func newCheck(t *testing.T, start func(*testing.T, Node) Caller, waived bool) *c
 		if err := k.driver.Close(); err != nil {
 			t.Error(err)
 		}
+		k.unmountAll() // what a wrong caller has left
 	})
 	return k
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
@@ -113,26 +114,74 @@ func (k *check) secrets() {
 	k.wantNothing()
 }
 
-// fsGroup: files are given to the pod's group where the policy says so.
+// fsGroup: files are given to the pod's group where the policy says so, and a driver that can
+// does so itself.
 func (k *check) fsGroup() {
-	k.driver.Configure(func(c *Config) { c.Capabilities.VolumeMountGroup = false })
-	k.describe(storagev1.CSIDriverSpec{FSGroupPolicy: new(storagev1.FileFSGroupPolicy)})
 	data, err := k.driver.AddVolume("h1", 0, Directory)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(data, "file"), nil, 0o600)
-	}
 	if err != nil {
 		k.t.Fatal(err)
 	}
-	k.begin()
-	p := pod("u1")
-	p.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: new(int64(os.Getegid()))}
-	path := k.setUp(p)
-	if info, err := os.Stat(filepath.Join(path, "file")); err != nil || info.Mode().Perm() != 0o660 {
-		k.wrong("the file is %v, %v", info, err)
+	k.describe(storagev1.CSIDriverSpec{})
+	described := k.node.Objects[len(k.node.Objects)-1].(*storagev1.CSIDriver)
+	for _, row := range fsGroupRows() {
+		k.driver.Configure(func(c *Config) { c.Capabilities.VolumeMountGroup = row.driver })
+		described.Spec.FSGroupPolicy, k.pv.Spec.CSI.FSType = &row.policy, row.fsType
+		k.accessedBy(row.mode)
+		if err := errors.Join(os.WriteFile(filepath.Join(data, "file"), nil, 0o600), os.Chmod(filepath.Join(data, "file"), 0o600)); err != nil {
+			k.t.Fatal(err)
+		}
+		k.begin()
+		p, group := pod("u1"), strconv.Itoa(os.Getegid())
+		p.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: new(int64(os.Getegid()))}
+		p.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = row.readOnly
+		want := os.FileMode(0o600)
+		if row.given {
+			want = 0o660
+		}
+		if info, err := os.Stat(filepath.Join(k.setUp(p), "file")); err != nil || info.Mode().Perm() != want {
+			k.wrong("%+v: the file is %v, %v", row, info, err)
+		}
+		if got := k.lastPublish().GetVolumeCapability().GetMount().GetVolumeMountGroup(); got != group && row.driver || got != "" && !row.driver {
+			k.wrong("%+v: published for the group %q", row, got)
+		}
+		k.tearDown("u1")
+		k.wantNothing()
+		k.caller.Kill()
 	}
-	k.tearDown("u1")
-	k.wantNothing()
+}
+
+// fsGroupRow is one case of the API's rules for CSIDriver.spec.fsGroupPolicy. driver: it gives
+// volumes to groups itself. given: the caller does.
+type fsGroupRow struct {
+	policy                  storagev1.FSGroupPolicy
+	fsType                  string
+	mode                    v1.PersistentVolumeAccessMode
+	readOnly, driver, given bool
+}
+
+func fsGroupRows() []fsGroupRow {
+	const file, once, none = storagev1.FileFSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy, storagev1.NoneFSGroupPolicy
+	return []fsGroupRow{
+		{none, "ext4", v1.ReadWriteOnce, false, false, false},
+		{file, "", v1.ReadWriteMany, false, false, true},
+		{file, "ext4", v1.ReadWriteOnce, true, false, false},
+		{file, "", v1.ReadWriteMany, false, true, false},
+		{once, "ext4", v1.ReadWriteOnce, false, false, true},
+		{once, "ext4", v1.ReadWriteOncePod, false, false, true},
+		{once, "", v1.ReadWriteOnce, false, false, false},
+		{once, "ext4", v1.ReadWriteMany, false, false, false},
+		{once, "ext4", v1.ReadWriteOnce, true, false, false},
+	}
+}
+
+// accessedBy makes volume and claim those of an access mode.
+func (k *check) accessedBy(mode v1.PersistentVolumeAccessMode) {
+	k.pv.Spec.AccessModes = []v1.PersistentVolumeAccessMode{mode}
+	for _, o := range k.node.Objects {
+		if claim, ok := o.(*v1.PersistentVolumeClaim); ok {
+			claim.Spec.AccessModes = k.pv.Spec.AccessModes
+		}
+	}
 }
 
 // methodsOf a volume's life.
@@ -214,12 +263,7 @@ func (levels) FileLabel(o *v1.SELinuxOptions) (string, error) {
 func (k *check) seLinux() {
 	k.describe(storagev1.CSIDriverSpec{SELinuxMount: new(true)})
 	k.node.Labels = levels{}
-	k.pv.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod}
-	for _, o := range k.node.Objects {
-		if claim, ok := o.(*v1.PersistentVolumeClaim); ok {
-			claim.Spec.AccessModes = k.pv.Spec.AccessModes
-		}
-	}
+	k.accessedBy(v1.ReadWriteOncePod)
 	k.begin()
 	for level, want := range map[string][]string{"s0:c1,c2": {`context="system_u:object_r:container_file_t:s0:c1,c2"`}, "": nil} {
 		p := pod(types.UID("u" + level[:min(len(level), 2)]))
