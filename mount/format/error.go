@@ -130,11 +130,17 @@ func (e *Error) Advice() string {
 	case ErrUncorrected:
 		return fmt.Sprintf("It was not mounted. Take a copy of the device if you can, then run fsck %s by hand.", e.Device)
 	case ErrResizeFailed:
-		if strings.Contains(e.Output, "Permission denied to resize filesystem") {
+		if e.IsRefusedOnline() {
 			return "To grow a mounted ext2, ext3 or ext4, the agent needs CAP_SYS_RESOURCE."
 		}
 	}
 	return "" // the program's own output says more than a sentence could
+}
+
+// IsRefusedOnline reports whether the kernel does not let this process grow the file system
+// while it is mounted.
+func (e *Error) IsRefusedOnline() bool {
+	return e.Reason == ErrResizeFailed && strings.Contains(e.Output, "Permission denied to resize filesystem")
 }
 
 func adviseTool(fstype string) string {

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount/format"
@@ -215,6 +216,57 @@ func TestKernelDeviceItself(t *testing.T) {
 		disk := loopdev.New(t, 1<<20)
 		if path, err := mapper(disk.Path).MapPodDevice(t.Context()); path != disk.Path || err != nil {
 			t.Errorf("MapPodDevice = %s, %v", path, err)
+		}
+	})
+}
+
+// The file system of a mounted device grows with it where the kernel lets it.
+func TestKernelFileSystemGrowsWithItsDevice(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		if !strings.HasSuffix(t.Name(), "/root") {
+			return // no block devices
+		}
+		p, _ := newDevicePlugin(t)
+		grows := p.(volume.NodeExpandableVolumePlugin)
+		for fstype, refusal := range map[string]error{"xfs": nil, "btrfs": nil, "ext4": volume.ErrResizeInUse} {
+			if !hasTool("mkfs." + fstype) {
+				t.Logf("mkfs.%s is not there", fstype)
+				continue
+			}
+			disk := loopdev.New(t, 512<<20)
+			s := spec(disk.Path)
+			s.PersistentVolume.Spec.Local.FSType = &fstype
+			path, err := mountDevice(t, p, s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var before, after unix.Statfs_t
+			if err := unix.Statfs(path, &before); err != nil {
+				t.Fatal(err)
+			}
+			disk.Resize(t, 1<<30)
+			for range 2 {
+				done, err := grows.NodeExpand(t.Context(), volume.NodeResizeOptions{VolumeSpec: s, DeviceMountPath: path, NewSize: resource.MustParse("1Gi")})
+				if fstype == "ext4" && err == nil {
+					refusal = nil // with CAP_SYS_RESOURCE
+				}
+				if done != (refusal == nil) || !errors.Is(err, refusal) {
+					t.Errorf("%s: %v, %v", fstype, done, err)
+				}
+			}
+			if err := unix.Statfs(path, &after); err != nil {
+				t.Fatal(err)
+			}
+			if grown := after.Blocks > before.Blocks*3/2; grown != (refusal == nil) {
+				t.Errorf("%s had %d blocks, and has %d", fstype, before.Blocks, after.Blocks)
+			}
+			if err := unmountDevice(t, p, path); err != nil {
+				t.Error(err)
+			}
+		}
+		done, err := grows.NodeExpand(t.Context(), volume.NodeResizeOptions{VolumeSpec: spec(t.TempDir()), DeviceMountPath: "/nowhere", NewSize: resource.MustParse("1Gi")})
+		if !done || err != nil {
+			t.Errorf("a directory: %v, %v", done, err)
 		}
 	})
 }
