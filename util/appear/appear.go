@@ -52,11 +52,11 @@ type run struct {
 
 // awaited is one path. name is its spelling by the caller.
 type awaited struct {
-	name  string
-	path  string
-	until time.Time
-	poked chan struct{} // holds a value after a change on the way to the path
-	again chan struct{} // holds a value after an Await
+	name    string
+	path    string
+	until   time.Time
+	changed chan struct{} // holds a value after a change on the way to the path
+	again   chan struct{} // holds a value after an Await
 }
 
 // Run calls found with each awaited path that has appeared, until ctx ends. It does not report
@@ -82,7 +82,7 @@ func (w *Watch) Run(ctx context.Context, mounts <-chan struct{}, found func(path
 			if !ok {
 				mounts = nil
 			}
-			r.pokeAll()
+			r.notifyAll()
 		case <-ctx.Done():
 			return
 		}
@@ -122,20 +122,20 @@ func (r *run) await(name string) {
 	}
 	if a := r.paths[name]; a != nil {
 		a.until = time.Now().Add(patience)
-		poke(a.again)
+		notify(a.again)
 		return
 	}
 	if len(r.paths) >= maxPaths {
 		return
 	}
 	if r.kernel == nil {
-		kernel, err := newKernel(r.poke, r.pokeAll)
+		kernel, err := newKernel(r.notify, r.notifyAll)
 		if err != nil {
 			return // too many instances are in use; a later Await may get one
 		}
 		r.kernel = kernel
 	}
-	a := &awaited{name: name, path: filepath.Clean(name), until: time.Now().Add(patience), poked: make(chan struct{}, 1), again: make(chan struct{}, 1)}
+	a := &awaited{name: name, path: filepath.Clean(name), until: time.Now().Add(patience), changed: make(chan struct{}, 1), again: make(chan struct{}, 1)}
 	r.paths[name] = a
 	kernel := r.kernel
 	r.running.Go(func() { r.follow(kernel, a) })
@@ -154,7 +154,7 @@ func (r *run) follow(kernel *kernel, a *awaited) {
 			if !r.wait(a, a.again) { // the user awaits it again if it was not as needed
 				return
 			}
-		} else if !r.wait(a, a.poked) {
+		} else if !r.wait(a, a.changed) {
 			return
 		}
 	}
@@ -191,7 +191,7 @@ func (r *run) left(a *awaited) time.Duration {
 func (r *run) isThere(kernel *kernel, a *awaited) (there bool) {
 	err := r.calls.Do(r.ctx, a.name, func() error {
 		for range maxSteps {
-			if !watchWay(kernel, a.name, a.path) {
+			if !watchNearest(kernel, a.name, a.path) {
 				break
 			}
 		}
@@ -201,9 +201,9 @@ func (r *run) isThere(kernel *kernel, a *awaited) (there bool) {
 	return r.ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist)
 }
 
-// watchWay watches the nearest directory that exists, and reports whether a nearer one has
+// watchNearest watches the nearest directory that exists, and reports whether a nearer one has
 // been made meanwhile.
-func watchWay(kernel *kernel, name, path string) (nearer bool) {
+func watchNearest(kernel *kernel, name, path string) (nearer bool) {
 	for at := path; filepath.Dir(at) != at; at = filepath.Dir(at) {
 		if !kernel.watch(name, filepath.Dir(at), filepath.Base(at)) {
 			continue
@@ -221,23 +221,23 @@ func (r *run) forget(kernel *kernel, a *awaited) {
 	delete(r.paths, a.name)
 }
 
-func (r *run) poke(name string) {
+func (r *run) notify(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if a := r.paths[name]; a != nil {
-		poke(a.poked)
+		notify(a.changed)
 	}
 }
 
-func (r *run) pokeAll() {
+func (r *run) notifyAll() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, a := range r.paths {
-		poke(a.poked)
+		notify(a.changed)
 	}
 }
 
-func poke(c chan struct{}) {
+func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

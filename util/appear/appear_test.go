@@ -63,7 +63,7 @@ func watches(t *testing.T, w *Watch, path, name string) {
 	for late := time.After(time.Minute); ; {
 		kernel := kernelOf(w)
 		kernel.mu.Lock()
-		is := kernel.ways[path].name == name
+		is := kernel.entries[path].name == name
 		kernel.mu.Unlock()
 		if is {
 			return

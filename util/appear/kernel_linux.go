@@ -21,12 +21,12 @@ type kernel struct {
 
 	mu      sync.Mutex
 	removed uint64 // how many watches were
-	ways    map[string]way
+	entries map[string]dirEntry
 	paths   map[int32]map[string]bool // by watch descriptor
 }
 
-// way is what is watched for a path: a name in a directory.
-type way struct {
+// dirEntry is what is watched for a path: a name in a directory.
+type dirEntry struct {
 	wd   int32
 	name string
 }
@@ -37,7 +37,7 @@ func newKernel(changed func(path string), lost func()) (*kernel, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &kernel{inotify: instance, changed: changed, lost: lost, ways: make(map[string]way), paths: make(map[int32]map[string]bool)}
+	k := &kernel{inotify: instance, changed: changed, lost: lost, entries: make(map[string]dirEntry), paths: make(map[int32]map[string]bool)}
 	k.ended.Go(k.read)
 	return k, nil
 }
@@ -56,7 +56,7 @@ func (k *kernel) watch(path, dir, name string) bool {
 		if err != nil {
 			return false
 		}
-		if k.note(path, way{wd, name}, before) {
+		if k.note(path, dirEntry{wd, name}, before) {
 			return true
 		}
 	}
@@ -70,7 +70,7 @@ func (k *kernel) removals() uint64 {
 
 // note records a watch for a path. It returns false if any watch was removed after before was
 // read: it may be this one.
-func (k *kernel) note(path string, w way, before uint64) bool {
+func (k *kernel) note(path string, w dirEntry, before uint64) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.removed != before {
@@ -80,10 +80,10 @@ func (k *kernel) note(path string, w way, before uint64) bool {
 		k.paths[w.wd] = make(map[string]bool)
 	}
 	k.paths[w.wd][path] = true
-	if k.ways[path].wd != w.wd {
+	if k.entries[path].wd != w.wd {
 		k.drop(path)
 	}
-	k.ways[path] = w
+	k.entries[path] = w
 	return true
 }
 
@@ -96,11 +96,11 @@ func (k *kernel) forget(path string) {
 
 // drop ends what is watched for a path. k is locked.
 func (k *kernel) drop(path string) {
-	w, ok := k.ways[path]
+	w, ok := k.entries[path]
 	if !ok {
 		return
 	}
-	delete(k.ways, path)
+	delete(k.entries, path)
 	delete(k.paths[w.wd], path)
 	if len(k.paths[w.wd]) == 0 {
 		delete(k.paths, w.wd)
@@ -134,7 +134,7 @@ func (k *kernel) concerned(events []inotify.Event) (paths map[string]bool, all b
 	for _, e := range events {
 		all = all || e.Lost()
 		for path := range k.paths[e.Watch] {
-			if e.Name == "" || e.Name == k.ways[path].name {
+			if e.Name == "" || e.Name == k.entries[path].name {
 				paths[path] = true
 			}
 		}

@@ -18,7 +18,7 @@ type printed struct {
 	file    *os.File
 	open    func() (*os.File, error) // what has the log's name now
 	ended   func() bool              // the container has
-	growing *growing
+	writes  *writeWatcher
 	grown   <-chan struct{} // nil: the file is not watched
 	unwatch func()
 	after   *os.File // has taken the file's place, whose end may not be read yet; nil: none has
@@ -53,7 +53,7 @@ func (l *printed) more(ctx context.Context) (err error) {
 		return err // or there is what was written to the old one meanwhile
 	}
 	if l.grown == nil {
-		if l.grown, l.unwatch, err = l.growing.watch(l.file); err != nil {
+		if l.grown, l.unwatch, err = l.writes.watch(l.file); err != nil {
 			return err
 		}
 	}
@@ -84,16 +84,16 @@ func (l *printed) awaitMore(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// growing reports writes to all followers of logs. They share one instance of inotify, since a
+// writeWatcher reports writes to all followers of logs. They share one instance of inotify, since a
 // user may have few. It exists while there is a follower.
-type growing struct {
+type writeWatcher struct {
 	mu      sync.Mutex
 	events  *inotify.Instance // nil: nobody follows
 	waiting map[int32]map[chan struct{}]bool
 }
 
 // watch returns a channel that has a value after each write to a file, until stop is called.
-func (g *growing) watch(file *os.File) (grown <-chan struct{}, stop func(), err error) {
+func (g *writeWatcher) watch(file *os.File) (grown <-chan struct{}, stop func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.events == nil {
@@ -101,7 +101,7 @@ func (g *growing) watch(file *os.File) (grown <-chan struct{}, stop func(), err 
 			return nil, nil, err
 		}
 		g.waiting = make(map[int32]map[chan struct{}]bool)
-		go g.tell(g.events)
+		go g.deliver(g.events)
 	}
 	id, err := g.events.Add(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), unix.IN_MODIFY) // whatever has its name by now
 	if err != nil {
@@ -116,7 +116,7 @@ func (g *growing) watch(file *os.File) (grown <-chan struct{}, stop func(), err 
 	return one, sync.OnceFunc(func() { g.leave(id, one) }), nil
 }
 
-func (g *growing) leave(id int32, one chan struct{}) {
+func (g *writeWatcher) leave(id int32, one chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.waiting[id], one)
@@ -128,15 +128,15 @@ func (g *growing) leave(id int32, one chan struct{}) {
 }
 
 // endUnused ends the watch and the instance once they have no followers. mu is held.
-func (g *growing) endUnused() {
+func (g *writeWatcher) endUnused() {
 	if len(g.waiting) == 0 {
 		_ = g.events.Close()
 		g.events = nil
 	}
 }
 
-// tell reads the events of an instance until that is closed.
-func (g *growing) tell(of *inotify.Instance) {
+// deliver passes the events of an instance on until that is closed.
+func (g *writeWatcher) deliver(of *inotify.Instance) {
 	for {
 		events, err := of.Read()
 		if err != nil {
@@ -153,7 +153,7 @@ func (g *growing) tell(of *inotify.Instance) {
 }
 
 // wake wakes the followers that an event is for, or all if events were lost. mu is held.
-func (g *growing) wake(e inotify.Event) {
+func (g *writeWatcher) wake(e inotify.Event) {
 	for id, all := range g.waiting {
 		for one := range all {
 			if id == e.Watch || e.Lost() {

@@ -81,7 +81,7 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	l := &printed{growing: &s.growing, open: func() (*os.File, error) { return openLog(s.Runtime.LogFile(pod.UID, container, attempt)) }}
+	l := &printed{writes: &s.writes, open: func() (*os.File, error) { return openLog(s.Runtime.LogFile(pod.UID, container, attempt)) }}
 	l.file, err = l.open()
 	if err != nil {
 		http.Error(w, fmt.Sprintf("the log of container %s is not there: %v", container, err), http.StatusNotFound)

@@ -61,7 +61,7 @@ type Server struct {
 	Config
 	listener net.Listener
 	reviews  reviews
-	growing  growing
+	writes   writeWatcher
 	// sessions reaches the runtime's own server, which is on this machine: through no proxy.
 	sessions http.RoundTripper
 }

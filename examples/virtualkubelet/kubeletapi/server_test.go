@@ -317,7 +317,7 @@ func TestFollowersShareInotify(t *testing.T) {
 		defer file.Close()
 		files = append(files, file)
 	}
-	var g growing
+	var g writeWatcher
 	var grown []<-chan struct{}
 	var stops []func()
 	for _, file := range []*os.File{files[0], files[0], files[1]} {

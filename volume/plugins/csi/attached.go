@@ -29,7 +29,7 @@ func (p *Plugin) CanAttach(ctx context.Context, spec *volume.Spec) (bool, error)
 	if _, err := volume.Role[volume.AttachmentGetter](p.Host); err != nil {
 		return false, nil
 	}
-	t, err := p.traitsOf(ctx, s.Driver)
+	t, err := p.driverSpecOf(ctx, s.Driver)
 	return err == nil && t.attach, err
 }
 
@@ -98,8 +98,8 @@ func (e attachFailed) Unwrap() error { return e.error }
 // place; nil: the driver does not attach, or the host knows no attachments. It is read
 // when the volume is to be staged (anew), and kept until it is unstaged: as long as a node
 // reports the volume in use, it stays attached.
-func (p *Plugin) publishContext(ctx context.Context, w *wish, place string, anew bool) (map[string]string, error) {
-	if w.source.Inline || !w.traits.attach {
+func (p *Plugin) publishContext(ctx context.Context, w *volumeRequest, place string, anew bool) (map[string]string, error) {
+	if w.source.Inline || !w.driverSpec.attach {
 		return nil, nil
 	}
 	if _, err := volume.Role[volume.AttachmentGetter](p.Host); err != nil {

@@ -96,7 +96,7 @@ func (b *blockVolume) publishPath() string { return b.plugin.disk.BlockPublish(b
 
 func (b *blockVolume) key() knownKey { return knownKey{name: b.Name} }
 
-func (b *blockVolume) wish() *wish { return &wish{spec: b.spec, source: b.source} }
+func (b *blockVolume) request() *volumeRequest { return &volumeRequest{spec: b.spec, source: b.source} }
 
 func (b *blockVolume) data() *volData {
 	node := string(b.Host.GetNodeName())
@@ -107,7 +107,7 @@ func (b *blockVolume) data() *volData {
 // SetUpDevice stages the device by NodeStageVolume, if the driver stages.
 func (b *blockVolume) SetUpDevice(ctx context.Context) (string, error) {
 	place := b.GetStagingPath()
-	if err := b.plugin.stage(ctx, b.wish(), place, b.plugin.disk.BlockData(b.Name), b.data()); err != nil {
+	if err := b.plugin.stage(ctx, b.request(), place, b.plugin.disk.BlockData(b.Name), b.data()); err != nil {
 		return "", b.Error("SetUpDevice", err)
 	}
 	return place, nil
@@ -132,7 +132,7 @@ func (b *blockVolume) MapPodDevice(ctx context.Context) (string, error) {
 }
 
 func (b *blockVolume) publish(ctx context.Context, place string) error {
-	p, w := b.plugin, b.wish()
+	p, w := b.plugin, b.request()
 	mounted, err := p.disk.isMounted(place)
 	if err != nil {
 		return volume.NothingDone(err)
@@ -141,13 +141,13 @@ func (b *blockVolume) publish(ctx context.Context, place string) error {
 	if err != nil {
 		return err
 	}
-	if mounted && !w.traits.republish && !p.known.isDoubtful(place) {
+	if mounted && !w.driverSpec.republish && !p.known.isDoubtful(place) {
 		if info, err := os.Stat(place); err == nil && info.Mode().Type() == fs.ModeDevice {
 			return nil
 		}
 	}
 	r := &csi.NodePublishVolumeRequest{VolumeId: b.source.Handle, TargetPath: place, StagingTargetPath: b.GetStagingPath(), Readonly: w.readOnly(),
-		VolumeContext: podContext(b.source, w.traits, b.pod)}
+		VolumeContext: podContext(b.source, w.driverSpec, b.pod)}
 	if r.VolumeCapability, err = w.capability(s); err != nil {
 		return err
 	}

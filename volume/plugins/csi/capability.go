@@ -13,17 +13,17 @@ import (
 	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
 )
 
-// wish is how a volume is to be staged and published.
-type wish struct {
-	spec   *volume.Spec
-	source *source
-	traits *traits
-	group  *int64 // the pod's fsGroup
-	label  string // to mount with
+// volumeRequest is how a volume is to be staged and published.
+type volumeRequest struct {
+	spec       *volume.Spec
+	source     *source
+	driverSpec *driverSpec
+	group      *int64 // the pod's fsGroup
+	label      string // to mount with
 }
 
 // accessMode is the volume's first, as the kubelet has it.
-func (w *wish) accessMode(s *drivers.Session) (csi.VolumeCapability_AccessMode_Mode, error) {
+func (w *volumeRequest) accessMode(s *drivers.Session) (csi.VolumeCapability_AccessMode_Mode, error) {
 	mode := v1.ReadWriteOnce
 	if pv := w.spec.PersistentVolume; pv != nil && len(pv.Spec.AccessModes) > 0 {
 		mode = pv.Spec.AccessModes[0]
@@ -32,7 +32,7 @@ func (w *wish) accessMode(s *drivers.Session) (csi.VolumeCapability_AccessMode_M
 }
 
 // capability is what drivers call so: access mode, and file system or device.
-func (w *wish) capability(s *drivers.Session) (*csi.VolumeCapability, error) {
+func (w *volumeRequest) capability(s *drivers.Session) (*csi.VolumeCapability, error) {
 	mode, err := w.accessMode(s)
 	if err != nil {
 		return nil, err
@@ -50,19 +50,19 @@ func (w *wish) capability(s *drivers.Session) (*csi.VolumeCapability, error) {
 	return c, nil
 }
 
-func (w *wish) mountFlags() []string {
+func (w *volumeRequest) mountFlags() []string {
 	var flags []string
 	if pv := w.spec.PersistentVolume; pv != nil {
 		flags = slices.Clone(pv.Spec.MountOptions)
 	}
-	if w.label != "" && w.traits.seLinuxMount {
+	if w.label != "" && w.driverSpec.seLinuxMount {
 		flags = append(flags, fmt.Sprintf("context=%q", w.label))
 	}
 	return flags
 }
 
 // readOnly is what the pod asks for, which NodePublishVolume is told.
-func (w *wish) readOnly() bool {
+func (w *volumeRequest) readOnly() bool {
 	if w.source.Inline {
 		return w.source.ReadOnly
 	}
@@ -71,11 +71,11 @@ func (w *wish) readOnly() bool {
 
 // ownsFiles reports whether podvol gives the files to the pod's fsGroup; else the driver
 // does, or nobody.
-func (w *wish) ownsFiles(s *drivers.Session) bool {
+func (w *volumeRequest) ownsFiles(s *drivers.Session) bool {
 	if w.group == nil || w.readOnly() || s.Has(csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP) {
 		return false
 	}
-	switch w.traits.fsGroup {
+	switch w.driverSpec.fsGroup {
 	case storagev1.FileFSGroupPolicy:
 		return true
 	case storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy:
@@ -84,7 +84,7 @@ func (w *wish) ownsFiles(s *drivers.Session) bool {
 	return false
 }
 
-func (w *wish) writesOnce() bool {
+func (w *volumeRequest) writesOnce() bool {
 	if w.source.Inline {
 		return true
 	}

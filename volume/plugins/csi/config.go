@@ -54,7 +54,7 @@ type Plugin struct {
 	config  Config
 	drivers *drivers.Set
 	owner   fsgroup.Setter
-	known   knowledge
+	known   volumeCache
 	meter   *stats.Meter
 	// cluster is told of the drivers.
 	cluster *introductions
@@ -149,6 +149,6 @@ func (p *Plugin) SupportsSELinuxContextMount(ctx context.Context, spec *volume.S
 	if err != nil {
 		return false, err
 	}
-	traits, err := p.traitsOf(ctx, s.Driver)
-	return err == nil && traits.seLinuxMount, err
+	driver, err := p.driverSpecOf(ctx, s.Driver)
+	return err == nil && driver.seLinuxMount, err
 }

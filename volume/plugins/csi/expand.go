@@ -35,7 +35,7 @@ func (p *Plugin) expand(ctx context.Context, o volume.NodeResizeOptions) (bool, 
 	if err != nil {
 		return false, err
 	}
-	w := &wish{spec: o.VolumeSpec, source: source}
+	w := &volumeRequest{spec: o.VolumeSpec, source: source}
 	d, s, err := p.prepare(ctx, w)
 	if err != nil {
 		return false, err

@@ -80,7 +80,7 @@ func (m *mounter) adopt() {
 // GetAttributes reports Managed unless the volume is read-only. SetUpAt knows whether the
 // driver or its CSIDriver object has the files left alone.
 func (m *mounter) GetAttributes() volume.Attributes {
-	readOnly := (&wish{spec: m.spec, source: m.source}).readOnly()
+	readOnly := (&volumeRequest{spec: m.spec, source: m.source}).readOnly()
 	return volume.Attributes{ReadOnly: readOnly, Managed: !readOnly, SELinuxRelabel: true}
 }
 
@@ -104,7 +104,7 @@ func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterAr
 }
 
 func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs) error {
-	w := &wish{spec: m.spec, source: m.source, group: args.FsGroup, label: args.SELinuxLabel}
+	w := &volumeRequest{spec: m.spec, source: m.source, group: args.FsGroup, label: args.SELinuxLabel}
 	d, s, err := m.plugin.prepare(ctx, w)
 	if err != nil {
 		return err
@@ -126,10 +126,10 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 			return doubtful(err)
 		}
 	}
-	if complete && !w.traits.republish && before.Owning == "" {
+	if complete && !w.driverSpec.republish && before.Owning == "" {
 		return nil
 	}
-	if !complete || w.traits.republish {
+	if !complete || w.driverSpec.republish {
 		data := m.data(w)
 		if owning && (!complete || before.Owning != "") {
 			data.Owning = "pending"
@@ -143,7 +143,7 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 }
 
 // publish has the driver publish the volume.
-func (m *mounter) publish(ctx context.Context, w *wish, d *drivers.Driver, s *drivers.Session, dir string, data *volData) error {
+func (m *mounter) publish(ctx context.Context, w *volumeRequest, d *drivers.Driver, s *drivers.Session, dir string, data *volData) error {
 	p, dataDir := m.plugin, filepath.Dir(dir)
 	r, secret, next, err := m.request(ctx, w, s, dir)
 	if err != nil {
@@ -172,7 +172,7 @@ func (m *mounter) publish(ctx context.Context, w *wish, d *drivers.Driver, s *dr
 	return err
 }
 
-func (m *mounter) data(w *wish) *volData {
+func (m *mounter) data(w *volumeRequest) *volData {
 	d := &volData{
 		SpecVolID: m.Name, VolumeHandle: m.source.Handle, DriverName: m.source.Driver, NodeName: string(m.Host.GetNodeName()),
 		Lifecycle: csivolume.Lifecycle(m.source.Inline),
@@ -180,7 +180,7 @@ func (m *mounter) data(w *wish) *volData {
 	if !m.source.Inline {
 		d.AttachmentID = csivolume.AttachmentName(m.source, d.NodeName)
 	}
-	if w.traits.seLinuxMount {
+	if w.driverSpec.seLinuxMount {
 		d.SELinux = w.label
 	}
 	return d
@@ -188,9 +188,9 @@ func (m *mounter) data(w *wish) *volData {
 
 // request is the call, the strings that errors must not hold, and the time of the next.
 // A failure has done nothing.
-func (m *mounter) request(ctx context.Context, w *wish, s *drivers.Session, dir string) (r *csi.NodePublishVolumeRequest, secret []string, next time.Time, err error) {
+func (m *mounter) request(ctx context.Context, w *volumeRequest, s *drivers.Session, dir string) (r *csi.NodePublishVolumeRequest, secret []string, next time.Time, err error) {
 	p := m.plugin
-	r = &csi.NodePublishVolumeRequest{VolumeId: m.source.Handle, TargetPath: dir, Readonly: w.readOnly(), VolumeContext: podContext(m.source, w.traits, m.pod)}
+	r = &csi.NodePublishVolumeRequest{VolumeId: m.source.Handle, TargetPath: dir, Readonly: w.readOnly(), VolumeContext: podContext(m.source, w.driverSpec, m.pod)}
 	if !m.source.Inline && s.Has(csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME) {
 		r.StagingTargetPath = p.disk.GlobalMount(m.source)
 	}
@@ -205,25 +205,25 @@ func (m *mounter) request(ctx context.Context, w *wish, s *drivers.Session, dir 
 }
 
 // confide adds the secrets and tokens to a request, and says when it is to be repeated.
-func (p *Plugin) confide(ctx context.Context, w *wish, pod *v1.Pod, volumeName string, r *csi.NodePublishVolumeRequest) (secret []string, next time.Time, err error) {
+func (p *Plugin) confide(ctx context.Context, w *volumeRequest, pod *v1.Pod, volumeName string, r *csi.NodePublishVolumeRequest) (secret []string, next time.Time, err error) {
 	if r.Secrets, err = csivolume.Secrets(ctx, p.Host, w.source.Publish, "NodePublishVolume"); err != nil {
 		return nil, next, err
 	}
 	secret = csivolume.ValuesOf(r.Secrets)
-	t, err := p.tokensFor(ctx, volumeName, w.traits, pod)
+	t, err := p.tokensFor(ctx, volumeName, w.driverSpec, pod)
 	if err != nil {
 		return nil, next, err
 	}
-	if w.traits.republish {
+	if w.driverSpec.republish {
 		next = time.Now().Add(p.config.Republish)
 	}
 	if t == nil {
 		return secret, next, nil
 	}
-	if w.traits.republish && t.due.Before(next) {
+	if w.driverSpec.republish && t.due.Before(next) {
 		next = t.due
 	}
-	if w.traits.tokensInSecrets {
+	if w.driverSpec.tokensInSecrets {
 		if r.Secrets == nil {
 			r.Secrets = make(map[string]string)
 		}
@@ -247,7 +247,7 @@ func doubtful(err error) error {
 
 // own gives the files to the pod's fsGroup, where that is podvol's to do, and notes that
 // it is done.
-func (m *mounter) own(ctx context.Context, w *wish, dir string, owning bool, args volume.MounterArgs) error {
+func (m *mounter) own(ctx context.Context, w *volumeRequest, dir string, owning bool, args volume.MounterArgs) error {
 	if !owning {
 		return nil
 	}

@@ -34,7 +34,7 @@ const (
 )
 
 // podContext is the volume's attributes, and the pod's where the driver asks for them.
-func podContext(s *source, t *traits, pod *v1.Pod) map[string]string {
+func podContext(s *source, t *driverSpec, pod *v1.Pod) map[string]string {
 	c := maps.Clone(s.Attributes)
 	if !t.podInfo {
 		return c
@@ -89,7 +89,7 @@ func (i *issued) put(key issuedKey, t *tokens) {
 
 // tokensFor returns the tokens that the driver asks for; nil: none. A failure has done
 // nothing.
-func (p *Plugin) tokensFor(ctx context.Context, volumeName string, t *traits, pod *v1.Pod) (*tokens, error) {
+func (p *Plugin) tokensFor(ctx context.Context, volumeName string, t *driverSpec, pod *v1.Pod) (*tokens, error) {
 	if len(t.tokens) == 0 {
 		return nil, nil
 	}

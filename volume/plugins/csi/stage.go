@@ -74,21 +74,21 @@ func (d *device) MountDevice(ctx context.Context, spec *volume.Spec, _, deviceMo
 	if err != nil {
 		return csivolume.Failed("MountDevice", spec.Name(), err)
 	}
-	w := &wish{spec: spec, source: s, group: args.FsGroup, label: args.SELinuxLabel}
+	w := &volumeRequest{spec: spec, source: s, group: args.FsGroup, label: args.SELinuxLabel}
 	data := &volData{VolumeHandle: s.Handle, DriverName: s.Driver, SELinux: args.SELinuxLabel}
 	return csivolume.Failed("MountDevice", spec.Name(), d.plugin.stage(ctx, w, deviceMountPath, filepath.Dir(deviceMountPath), data))
 }
 
 // prepare finds out all that a call needs before it, so that failures have done nothing.
-func (p *Plugin) prepare(ctx context.Context, w *wish) (*drivers.Driver, *drivers.Session, error) {
+func (p *Plugin) prepare(ctx context.Context, w *volumeRequest) (*drivers.Driver, *drivers.Session, error) {
 	d, err := p.drivers.Get(w.source.Driver)
 	if err != nil {
 		return nil, nil, err
 	}
-	if w.traits, err = p.traitsOf(ctx, w.source.Driver); err != nil {
+	if w.driverSpec, err = p.driverSpecOf(ctx, w.source.Driver); err != nil {
 		return nil, nil, err
 	}
-	if err := w.traits.checkLifecycle(w.source); err != nil {
+	if err := w.driverSpec.checkLifecycle(w.source); err != nil {
 		return nil, nil, err
 	}
 	s, err := p.drivers.Session(ctx, d)
@@ -96,7 +96,7 @@ func (p *Plugin) prepare(ctx context.Context, w *wish) (*drivers.Driver, *driver
 }
 
 // stage has a volume staged at a place. The data goes to disk before.
-func (p *Plugin) stage(ctx context.Context, w *wish, place, dataDir string, data *volData) error {
+func (p *Plugin) stage(ctx context.Context, w *volumeRequest, place, dataDir string, data *volData) error {
 	d, s, err := p.prepare(ctx, w)
 	if err != nil {
 		return err

@@ -12,23 +12,23 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// traits are what a CSIDriver object says to the node, with the API's defaults.
-type traits struct {
+// driverSpec is what a CSIDriver object says to the node, with the API's defaults.
+type driverSpec struct {
 	attach, podInfo, republish, seLinuxMount, tokensInSecrets bool
 	lifecycles                                                []storagev1.VolumeLifecycleMode
 	fsGroup                                                   storagev1.FSGroupPolicy
 	tokens                                                    []storagev1.TokenRequest
 }
 
-// traitsOf reads a driver's object. A look-up that fails has done nothing.
-func (p *Plugin) traitsOf(ctx context.Context, name string) (*traits, error) {
+// driverSpecOf reads a driver's object. A look-up that fails has done nothing.
+func (p *Plugin) driverSpecOf(ctx context.Context, name string) (*driverSpec, error) {
 	getter, err := volume.Role[volume.CSIDriverGetter](p.Host)
 	if err != nil { // without the role there are no objects
-		return p.defaultTraits(name), nil
+		return p.defaultDriverSpec(name), nil
 	}
 	object, err := getter.GetCSIDriver(ctx, name)
 	if errors.Is(err, volume.ErrNotFound) {
-		return p.defaultTraits(name), nil
+		return p.defaultDriverSpec(name), nil
 	}
 	if err != nil {
 		return nil, volume.NothingDone(fmt.Errorf("CSIDriver %q cannot be read: %w", name, err))
@@ -36,22 +36,22 @@ func (p *Plugin) traitsOf(ctx context.Context, name string) (*traits, error) {
 	if p.cluster.told.setPeriod(name, object.Spec.NodeAllocatableUpdatePeriodSeconds) {
 		p.cluster.names.Enqueue(name)
 	}
-	t := traitsIn(&object.Spec)
+	t := newDriverSpec(&object.Spec)
 	if object.Spec.FSGroupPolicy == nil || *object.Spec.FSGroupPolicy == "" {
 		return nil, volume.Invalid("fsGroupPolicy", "of CSIDriver %q is empty; the API server sets it", name)
 	}
 	return t, nil
 }
 
-func (p *Plugin) defaultTraits(name string) *traits {
+func (p *Plugin) defaultDriverSpec(name string) *driverSpec {
 	spec := p.config.Defaults[name] // which may be empty
-	return traitsIn(&spec)
+	return newDriverSpec(&spec)
 }
 
 func isTrue(b *bool) bool { return b != nil && *b }
 
-func traitsIn(spec *storagev1.CSIDriverSpec) *traits {
-	t := &traits{
+func newDriverSpec(spec *storagev1.CSIDriverSpec) *driverSpec {
+	t := &driverSpec{
 		attach: spec.AttachRequired == nil || *spec.AttachRequired, podInfo: isTrue(spec.PodInfoOnMount),
 		republish: isTrue(spec.RequiresRepublish), seLinuxMount: isTrue(spec.SELinuxMount),
 		tokensInSecrets: isTrue(kubeapi.ServiceAccountTokenInSecrets(spec)),
@@ -67,7 +67,7 @@ func traitsIn(spec *storagev1.CSIDriverSpec) *traits {
 }
 
 // checkLifecycle refuses a kind of volume that the driver does not offer.
-func (t *traits) checkLifecycle(s *source) error {
+func (t *driverSpec) checkLifecycle(s *source) error {
 	mode := storagev1.VolumeLifecyclePersistent
 	if s.Inline {
 		mode = storagev1.VolumeLifecycleEphemeral

@@ -8,8 +8,8 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// knowledge is what the plugin has learnt of volumes. Its zero value is ready.
-type knowledge struct {
+// volumeCache is what the plugin has learnt of volumes. Its zero value is ready.
+type volumeCache struct {
 	tokens issued
 
 	mu sync.Mutex
@@ -37,14 +37,14 @@ type knownKey struct {
 }
 
 // remember keeps what a persistent spec says of its volume.
-func (k *knowledge) remember(p *Plugin, spec *volume.Spec, s *source) {
+func (k *volumeCache) remember(p *Plugin, spec *volume.Spec, s *source) {
 	if s.Inline {
 		return // the pod is not known here
 	}
 	k.put(s, knownKey{name: spec.Name()}, knownKey{name: p.disk.GlobalMount(s)})
 }
 
-func (k *knowledge) put(s *source, keys ...knownKey) {
+func (k *volumeCache) put(s *source, keys ...knownKey) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.sources == nil {
@@ -55,7 +55,7 @@ func (k *knowledge) put(s *source, keys ...knownKey) {
 	}
 }
 
-func (k *knowledge) find(key knownKey) (identity, bool) {
+func (k *volumeCache) find(key knownKey) (identity, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	found, ok := k.sources[key]
@@ -63,7 +63,7 @@ func (k *knowledge) find(key knownKey) (identity, bool) {
 }
 
 // forget drops what was remembered for keys.
-func (k *knowledge) forget(keys ...knownKey) {
+func (k *volumeCache) forget(keys ...knownKey) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, key := range keys {
@@ -72,7 +72,7 @@ func (k *knowledge) forget(keys ...knownKey) {
 }
 
 // forgetDevice drops a device and the volumes that are on it.
-func (k *knowledge) forgetDevice(path string) {
+func (k *volumeCache) forgetDevice(path string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	gone, ok := k.sources[knownKey{name: path}]
@@ -88,7 +88,7 @@ func (k *knowledge) forgetDevice(path string) {
 }
 
 // doubt says whether a publishing is in doubt, and returns what was said before.
-func (k *knowledge) doubt(path string, doubtful bool) (was bool) {
+func (k *volumeCache) doubt(path string, doubtful bool) (was bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	was = k.doubtful[path]
@@ -103,14 +103,14 @@ func (k *knowledge) doubt(path string, doubtful bool) (was bool) {
 	return was
 }
 
-func (k *knowledge) isDoubtful(path string) bool {
+func (k *volumeCache) isDoubtful(path string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.doubtful[path]
 }
 
 // attachedAs returns the attachment's metadata of the volume that is staged at a place.
-func (k *knowledge) attachedAs(place string) (metadata map[string]string, known bool) {
+func (k *volumeCache) attachedAs(place string) (metadata map[string]string, known bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	metadata, known = k.attached[place]
@@ -118,7 +118,7 @@ func (k *knowledge) attachedAs(place string) (metadata map[string]string, known 
 }
 
 // attach keeps the attachment's metadata of a volume that is or will be staged at a place.
-func (k *knowledge) attach(place string, metadata map[string]string) {
+func (k *volumeCache) attach(place string, metadata map[string]string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.attached == nil {
@@ -128,7 +128,7 @@ func (k *knowledge) attach(place string, metadata map[string]string) {
 }
 
 // detach forgets it.
-func (k *knowledge) detach(place string) {
+func (k *volumeCache) detach(place string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.attached, place)
