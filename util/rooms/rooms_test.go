@@ -22,6 +22,7 @@ func mayImport() map[string][]string {
 	return map[string][]string{
 		"util":                             {},
 		"util/testenv":                     {"util", "mount", "mount/fakemount", "mount/host", "mount/sandbox", "mount/table", "volume", "volume/objects", "volume/persistentvolume/index", "volume/volumemanager"},
+		"util/testenv/csiparts":            {"util/testenv", "volume/volumetest/csitest"},
 		"util/testenv/rendertest":          {"util/testenv", "volume", "volume/atomicdir", "volume/fakehost", "volume/podfiles", "volume/volumetest"},
 		"mount":                            {"util", "mount/internal/failure", "mount/internal/fstypes", "mount/internal/mountopt"},
 		"mount/internal/failure":           {},
@@ -160,6 +161,7 @@ func offCore() map[string][]string {
 		"examples/virtualkubelet/criruntime":  {"google.golang.org/grpc"},
 		"examples/virtualkubelet/kubeletapi":  {"k8s.io/client-go"},
 		"examples/virtualkubelet/podlife":     {"k8s.io/client-go", "google.golang.org/grpc"},
+		"util/testenv/csiparts":               {"github.com/container-storage-interface/spec", "google.golang.org/grpc", "google.golang.org/protobuf"},
 		"volume/clusterhost":                  {"k8s.io/client-go"},
 		"volume/internal/following":           {"k8s.io/client-go"},
 		"volume/objects/cluster":              {"k8s.io/client-go"},

@@ -9,6 +9,10 @@
 //	go run ./util/testenv/kubecluster/e2e --node kubelet         # the same with Kubernetes' kubelet
 //	go run ./util/testenv/kubecluster/e2e -- kubectl get nodes   # something else in that cluster
 //
+// With --csi nodes take CSI drivers, and there are the images of those that tests deploy:
+//
+//	go run ./util/testenv/kubecluster/e2e --csi --labels sig-storage --focus 'csi-hostpath|CSI Mock'
+//
 // This measures how long pods with ten mixes of volumes take on a kubelet and on a node
 // of podvol, in one cluster:
 //
@@ -53,4 +57,8 @@
 // There is no registry. The images that tests ask for are made from programs built
 // here, busybox and a few programs of the machine, under the names that the tests use; see
 // images.go. A test that needs another image fails.
+//
+// Of CSI's images the attacher, the provisioner and the resizer are Kubernetes' own. Package
+// util/testenv/csiparts stands for csi-driver-host-path, node-driver-registrar and
+// livenessprobe. The snapshotter's image only waits, so that tests of snapshots fail.
 package main

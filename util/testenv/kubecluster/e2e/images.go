@@ -50,7 +50,10 @@ func writeImages(ctx context.Context, o options) error {
 	if o.DaemonSets {
 		named["node"], named["controller"] = ofExample(o, "virtualkubelet"), ofExample(o, "controller")
 	}
-	var all []imagearchive.Image
+	all, err := csiImages(ctx, o)
+	if err != nil {
+		return err
+	}
 	for _, image := range named {
 		all = append(all, *image)
 	}

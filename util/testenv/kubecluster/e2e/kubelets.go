@@ -15,11 +15,15 @@ func nodePrograms() map[string]func(node, options) *kubecluster.Process {
 
 // virtualKubelet is podvol's node.
 func (n node) virtualKubelet(o options) *kubecluster.Process {
+	flags := o.NodeFlags
+	if o.CSI {
+		flags = append([]string{"--csi"}, flags...)
+	}
 	return &kubecluster.Process{Name: "virtualkubelet", Path: base + "/programs/virtualkubelet", Dir: n.dir(), Args: append([]string{
 		"--kubeconfig=" + n.dir() + "/kubeconfig", "--nodename=" + n.name(), "--node-ip=" + n.address(),
 		"--dir=/var/lib/podvol", "--root-dir=/var/lib/kubelet", "--no-taint", "--runtime-endpoint=" + endpoint,
 		"--tls-cert-file=" + n.dir() + "/node.crt", "--tls-private-key-file=" + n.dir() + "/node.key", "--client-ca-file=" + n.dir() + "/ca.crt",
-	}, o.NodeFlags...)}
+	}, flags...)}
 }
 
 // kubelet is Kubernetes' own, the control of the experiment.

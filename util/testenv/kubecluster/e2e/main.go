@@ -31,11 +31,13 @@ type options struct {
 	Handover    bool // a node changes hands, instead of the tests
 	DaemonSets  bool // podvol's own DaemonSets run, instead of the tests
 	Pods        int  // how many come and go on one node, instead of the tests
+	CSI         bool // the images of CSI's drivers for tests are made, and nodes take drivers
 	NodeFlags   []string
 	Verbose     bool
 	Command     []string // run instead of the tests
 
 	Assets  string // the directory of the programs
+	CSIDir  string // the directory of CSI's sidecars
 	Module  string // the directory of this source
 	Dir     string // of the run, on this machine
 	CGroup  string // of the run, below each hierarchy
@@ -104,6 +106,7 @@ func parse(args []string) (options, error) {
 	set.BoolVar(&o.DaemonSets, "daemonsets", false, "run podvol's node and its discovery of disks as DaemonSets on a kubelet's node, instead of tests")
 	set.IntVar(&o.Pods, "pods", 0, "have `so many` pods of six volumes each come and go on one node, instead of tests")
 	set.IntVar(&o.Nodes, "nodes", 2, fmt.Sprintf("how many nodes there are, at most %d", maxNodes))
+	set.BoolVar(&o.CSI, "csi", false, "have nodes take CSI drivers, and make the images of those that tests deploy")
 	set.Func("node-flag", "a further `flag` of the nodes' program; may be repeated", func(value string) error {
 		o.NodeFlags = append(o.NodeFlags, value)
 		return nil
@@ -197,9 +200,24 @@ func prepare(ctx context.Context, o *options) error {
 		}
 	}
 	programs := filepath.Join(o.Dir, "programs")
-	if _, err := output(ctx, "env", "CGO_ENABLED=0", "go", "build", "-C", module, "-o", programs, "./util/testenv/kubecluster/pause"); err != nil {
+	own := []string{"./util/testenv/kubecluster/pause"}
+	if o.CSI {
+		own = append(own, "./util/testenv/csiparts")
+		if o.CSIDir, err = output(ctx, filepath.Join(module, "testdata/csi/drivers/build"), "sidecars"); err != nil {
+			return err
+		}
+	}
+	if _, err := output(ctx, "env", append([]string{"CGO_ENABLED=0", "go", "build", "-C", module, "-o", programs}, own...)...); err != nil {
 		return err
 	}
+	if err := buildExamples(ctx, *o); err != nil {
+		return err
+	}
+	return writeImages(ctx, *o)
+}
+
+// buildExamples builds the examples that the nodes run.
+func buildExamples(ctx context.Context, o options) error {
 	var examples []string
 	if o.DaemonSets || slices.Contains(o.Kinds, "virtualkubelet") {
 		examples = append(examples, "./virtualkubelet")
@@ -211,11 +229,11 @@ func prepare(ctx context.Context, o *options) error {
 		examples = append(examples, "./podvol")
 	}
 	for _, example := range examples {
-		if _, err := output(ctx, "env", "CGO_ENABLED=0", "go", "build", "-C", filepath.Join(module, "examples"), "-o", programs, example); err != nil {
+		if _, err := output(ctx, "env", "CGO_ENABLED=0", "go", "build", "-C", filepath.Join(o.Module, "examples"), "-o", filepath.Join(o.Dir, "programs"), example); err != nil {
 			return err
 		}
 	}
-	return writeImages(ctx, *o)
+	return nil
 }
 
 // output runs a program, and returns what it prints, without the last new line.

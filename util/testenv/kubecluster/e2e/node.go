@@ -43,13 +43,15 @@ func (n node) removeState(o options) error {
 	return all
 }
 
-// detachLoops detaches the loop devices of files in the node's directory for tests.
+// detachLoops detaches the loop devices of files that tests, and their CSI drivers, have made.
 func (n node) detachLoops(o options) error {
-	err := detachLoops(filepath.Join(o.Dir, "nodes", n.name(), "tmp"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // the node was never prepared
+	for _, dir := range []string{"tmp", "var/lib/csi-hostpath-data"} {
+		err := detachLoops(filepath.Join(o.Dir, "nodes", n.name(), dir))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // it was never made
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // prepare makes the node's directories, its identity and its configuration.
