@@ -15,7 +15,9 @@ import (
 // Resizes reports to the claims of a root directory how volumes grew on its node, once the claims
 // are open: a node starts before them. Its zero value has no claims yet, which is an error that
 // the node's manager retries. Its methods may be called concurrently.
-type Resizes struct{ claims atomic.Pointer[embedded.Cluster] }
+type Resizes struct {
+	claims atomic.Pointer[embedded.Cluster]
+}
 
 var _ volume.NodeResizeReporter = (*Resizes)(nil)
 
