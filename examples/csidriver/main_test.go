@@ -41,11 +41,7 @@ func TestFlags(t *testing.T) {
 
 // The program serves until it is told to end, and prints what it is asked.
 func TestRun(t *testing.T) {
-	dir, err := os.MkdirTemp("", "csi") // a socket's path must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := csitest.SocketDir(t)
 	o, err := parse([]string{"--socket", filepath.Join(dir, "s"), "--dir", filepath.Join(dir, "volumes"), "--log", "--register", filepath.Join(dir, "r")}, io.Discard)
 	if err != nil {
 		t.Fatal(err)

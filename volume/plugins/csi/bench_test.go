@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -59,21 +58,10 @@ func newBenchOn(t *testing.T, host *fakehost.Host, dc csitest.Config, c csi.Conf
 	return b
 }
 
-// socketDir returns a directory for sockets: testing's own paths are too long for them.
-func socketDir(tb testing.TB) string {
-	tb.Helper()
-	dir, err := os.MkdirTemp("", "csi")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
-}
-
 // start starts the driver on a new socket.
 func (b *bench) start() {
 	b.t.Helper()
-	b.socket = filepath.Join(socketDir(b.t), "csi.sock")
+	b.socket = filepath.Join(csitest.SocketDir(b.t), "csi.sock")
 	b.again()
 }
 

@@ -42,7 +42,7 @@ func newCrowd(t *testing.T, n int, drivers ...string) *crowd {
 	t.Helper()
 	c := &crowd{t: t, mounter: fakemount.New(), drivers: map[string]*csitest.Driver{}, sockets: map[string]string{}}
 	t.Cleanup(func() { c.mounter.Close() })
-	dir := socketDir(t)
+	dir := csitest.SocketDir(t)
 	var all []metav1.Object
 	for _, name := range drivers {
 		d := csitest.New(csitest.Config{Name: name, Dir: t.TempDir(), Mounter: c.mounter, CreateOnUse: true, Capabilities: csitest.AllCapabilities()})

@@ -23,7 +23,7 @@ func served(b *testing.B) (socket string, mounter *fakemount.Mounter) {
 	b.Helper()
 	mounter = fakemount.New()
 	driver := csitest.New(csitest.Config{Dir: b.TempDir(), Mounter: mounter, CreateOnUse: true, Capabilities: csitest.AllCapabilities()})
-	socket = filepath.Join(socketDir(b), "s")
+	socket = filepath.Join(csitest.SocketDir(b), "s")
 	if err := driver.Start(socket); err != nil {
 		b.Fatal(err)
 	}

@@ -73,7 +73,7 @@ func TestGCEPersistentDisks(t *testing.T) {
 
 func newDisks(t *testing.T, programs string) *disks {
 	t.Helper()
-	dir := socketDir(t)
+	dir := csitest.SocketDir(t)
 	d := &disks{t: t, programs: programs, dir: filepath.Join(dir, "disks"), socket: filepath.Join(dir, "s"), host: fakehost.NewOnKernel(t, host.New(host.Config{})), attachments: map[string]any{}}
 	d.host.Attachments, d.host.Releases = lookUp{nil, d.attachments}, released{}
 	t.Cleanup(func() { // once the driver has ended

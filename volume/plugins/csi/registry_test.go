@@ -61,7 +61,7 @@ type registry struct {
 
 func newRegistry(t *testing.T, fixed map[string]string) *registry {
 	t.Helper()
-	dir := socketDir(t)
+	dir := csitest.SocketDir(t)
 	if fixed == nil {
 		fixed = map[string]string{}
 	}

@@ -55,11 +55,7 @@ func newBench(t *testing.T, c csitest.Config) *bench {
 // socket's path must be.
 func (b *bench) start(name string) {
 	b.t.Helper()
-	dir, err := os.MkdirTemp("", "csi")
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	b.t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := csitest.SocketDir(b.t)
 	b.socket = filepath.Join(dir, name)
 	if err := b.driver.Start(b.socket); err != nil {
 		b.t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
@@ -325,6 +326,18 @@ func (d *Driver) Reboot() error {
 	dir := d.config.Dir
 	d.mu.Unlock()
 	return detachBelow(dir)
+}
+
+// SocketDir returns a directory for sockets, which goes with the test. The paths of a test's
+// own directories are too long for sockets.
+func SocketDir(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "csi")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }
 
 // Dial returns a connection to a driver's socket, for the generated clients of the

@@ -25,11 +25,7 @@ func TestSanity(t *testing.T) {
 	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
 		for _, disk := range []csitest.Disk{csitest.Directory, csitest.Loop} {
 			t.Run(string(disk), func(t *testing.T) {
-				dir, err := os.MkdirTemp("", "csi") // a socket's path must be short
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { os.RemoveAll(dir) })
+				dir := csitest.SocketDir(t)
 				can := csitest.AllCapabilities()
 				can.Attach = true
 				d := csitest.New(csitest.Config{Dir: t.TempDir(), Mounter: host.New(host.Config{}), Disk: disk, Capabilities: can})

@@ -154,11 +154,7 @@ func newCheck(t *testing.T, start func(*testing.T, Node) Caller, waived bool) *c
 	}
 	k := &check{t: t, waived: waived, start: start}
 	k.driver = New(Config{Dir: t.TempDir(), Mounter: host.New(host.Config{}), CreateOnUse: true, Capabilities: AllCapabilities()})
-	sockets, err := os.MkdirTemp("", "csi") // a socket's path must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(sockets) })
+	sockets := SocketDir(t)
 	k.node = Node{RootDir: root, Drivers: map[string]string{DefaultName: filepath.Join(sockets, "s")}}
 	k.pv = &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv1", UID: "pv1-uid"}}
 	k.pv.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}

@@ -3,7 +3,6 @@ package controller_test
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -32,7 +31,7 @@ type bench struct {
 
 func newBench(t *testing.T, dc csitest.Config) *bench {
 	t.Helper()
-	b := &bench{t: t, host: fakehost.New(t), socket: filepath.Join(socketDir(t), "csi.sock")}
+	b := &bench{t: t, host: fakehost.New(t), socket: filepath.Join(csitest.SocketDir(t), "csi.sock")}
 	dc.Dir, dc.Mounter, dc.CreateOnUse = t.TempDir(), b.host.GetMounter(), true
 	b.driver = csitest.New(dc)
 	t.Cleanup(func() {
@@ -50,17 +49,6 @@ func newBench(t *testing.T, dc csitest.Config) *bench {
 	t.Cleanup(func() { b.plugin.Close() })
 	b.must(b.plugin.Init(b.host))
 	return b
-}
-
-// socketDir returns a directory for sockets: testing's own paths are too long for them.
-func socketDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "csi")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
 }
 
 func (b *bench) must(err error) {

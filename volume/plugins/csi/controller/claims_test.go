@@ -42,7 +42,7 @@ type machine struct {
 
 func newMachine(t *testing.T, c csitest.Config) *machine {
 	t.Helper()
-	dir := socketDir(t)
+	dir := csitest.SocketDir(t)
 	mounter := fakemount.New()
 	c.Dir, c.Mounter = t.TempDir(), mounter
 	if c.Capabilities == (csitest.Capabilities{}) {
