@@ -126,6 +126,28 @@ func TestMountAndUnmountADriversVolume(t *testing.T) {
 	})
 }
 
+// A volume that is mounted below one root directory is not staged below another meanwhile.
+func TestADriversVolumeIsUsedBelowOneRootDirectory(t *testing.T) {
+	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
+		driver, socket := newDriver(t)
+		root, other := t.TempDir(), t.TempDir()
+		flag := "--csi-driver=" + csitest.DefaultName + "=" + socket
+		run := []string{"run", "-f", notes, "--root-dir", other, "--timeout", "2s", flag, "--", "true"}
+		mustPodvol(t, exitOK, "mount", "-f", notes, "--root-dir", root, flag)
+		_, errOut := mustPodvol(t, exitRunFailed, run...)
+		if !strings.Contains(errOut, "is staged at "+root) || !strings.Contains(errOut, "let all its pods use that root directory") {
+			t.Errorf("the second use says:\n%s", errOut)
+		}
+		assertNothingMountedBelow(t, other)
+		if staged := driver.Staged(); len(staged) != 1 {
+			t.Errorf("staged: %v", staged)
+		}
+		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root, flag)
+		mustPodvol(t, exitOK, run...)
+		assertNothingMountedBelow(t, root)
+	})
+}
+
 // The calls of drivers are measured under the kubelet's name.
 func TestRunNodeMeasuresCallsOfDrivers(t *testing.T) {
 	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"path/filepath"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -17,6 +18,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/plugins/csi/internal/csivolume"
 	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/staged"
 	"github.com/podvol/podvol/volume/plugins/csi/internal/stats"
 	"github.com/podvol/podvol/volume/volumesource"
 )
@@ -40,6 +42,12 @@ type Config struct {
 	// Republish is the time between two NodePublishVolume of a volume whose CSIDriver
 	// requires them; 0: 90 seconds. It is less where a token ends before.
 	Republish time.Duration
+	// StagedDir is a directory of this machine in which programs tell each other where they
+	// have staged the volumes of drivers: a volume that is staged below another root directory
+	// is refused then ([ErrStagedElsewhere]). It is made where it is missing (0700), and
+	// removed when it is empty. It should go with the mounts when the machine ends, as
+	// /run/podvol-csi does. Empty: the drivers' volumes are this program's alone.
+	StagedDir string
 	// Dial connects to a driver's socket; nil: by a Unix socket. It is for drivers that are
 	// elsewhere, and for tests with virtual time. It may be called concurrently.
 	Dial func(ctx context.Context, socket string) (net.Conn, error)
@@ -55,6 +63,7 @@ type Plugin struct {
 	drivers *drivers.Set
 	owner   fsgroup.Setter
 	known   volumeCache
+	staged  staged.Table
 	meter   *stats.Meter
 	// cluster is told of the drivers.
 	cluster *introductions
@@ -86,7 +95,10 @@ func New(c Config) (*Plugin, error) {
 	}
 	c.CallTimeout, c.Logger, c.Republish = programs.CallTimeout, programs.Logger, cmp.Or(c.Republish, 90*time.Second)
 	c.Defaults = maps.Clone(c.Defaults)
-	p := &Plugin{config: c, drivers: drivers.NewSet(programs), Kind: csivolume.Kind()}
+	if c.StagedDir != "" && !filepath.IsAbs(c.StagedDir) {
+		return nil, volume.Invalid("StagedDir", "must be an absolute path, not %q", c.StagedDir)
+	}
+	p := &Plugin{config: c, staged: staged.Table{Dir: c.StagedDir}, drivers: drivers.NewSet(programs), Kind: csivolume.Kind()}
 	p.meter = &stats.Meter{Drivers: p.drivers, CallTimeout: c.CallTimeout, Logger: c.Logger}
 	p.cluster = newIntroductions(p)
 	return p, nil

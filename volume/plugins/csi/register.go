@@ -110,6 +110,8 @@ const (
 	ErrNoAnswer = drivers.ErrNoAnswer
 	// ErrRefused: the driver answered that it has not done a call.
 	ErrRefused = drivers.ErrRefused
+	// ErrStagedElsewhere: the volume is staged below another root directory.
+	ErrStagedElsewhere = volume.Cause("the volume is staged below another root directory of this machine")
 	// ErrNotAttached: the volume is not attached to this node yet, or no more.
 	ErrNotAttached = volume.Cause("the volume is not attached to this node")
 	// ErrUnidentified: nothing says of which driver a volume on disk is.

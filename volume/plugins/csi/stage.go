@@ -2,6 +2,8 @@ package csi
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -117,6 +119,11 @@ func (p *Plugin) stage(ctx context.Context, w *volumeRequest, place, dataDir str
 			return err
 		}
 	}
+	if stages {
+		if err := p.enterStaged(d, w.source.Handle, place); err != nil {
+			return err
+		}
+	}
 	fresh, err := writeData(dataDir, data)
 	if err != nil {
 		return volume.NothingDone(err)
@@ -129,9 +136,38 @@ func (p *Plugin) stage(ctx context.Context, w *volumeRequest, place, dataDir str
 		return err
 	})
 	return p.settle(err, fresh, place, func() error {
+		p.leaveStaged(d, w.source.Handle, place)
 		p.known.detach(place)
 		return p.disk.removePlace(place, dataDir)
 	})
+}
+
+// stagedName is a volume of a driver among those of all drivers of this machine.
+func stagedName(d *drivers.Driver, handle string) string {
+	sum := sha256.Sum256([]byte(d.Name + "\x00" + handle + "\x00" + d.Socket))
+	return hex.EncodeToString(sum[:])
+}
+
+// enterStaged notes where the volume is staged, unless it is staged elsewhere. A table that
+// cannot be written keeps no volume from its pod: it is there for other programs' sake.
+func (p *Plugin) enterStaged(d *drivers.Driver, handle, place string) error {
+	elsewhere, err := p.staged.Enter(stagedName(d, handle), place)
+	if err != nil {
+		p.config.Logger.Debug("other programs cannot be told that a volume is staged", "driver", d.Name, "error", err)
+	}
+	if elsewhere == "" {
+		return nil
+	}
+	return volume.NothingDone(&volume.Failure{Cause: ErrStagedElsewhere, Subject: handle,
+		What: fmt.Sprintf("volume %.128q of driver %s is staged at %s, below another root directory, and a driver stages a volume at one place of a machine", handle, d.Name, elsewhere),
+		Next: "let all its pods use that root directory, or wait until it is not used there any more"})
+}
+
+// leaveStaged notes that the volume is not staged any more.
+func (p *Plugin) leaveStaged(d *drivers.Driver, handle, place string) {
+	if err := p.staged.Leave(stagedName(d, handle), place); err != nil {
+		p.config.Logger.Debug("other programs cannot be told that a volume is unstaged", "driver", d.Name, "error", err)
+	}
 }
 
 // makePlace makes a directory for the driver to mount on. What is mounted there is not
@@ -203,5 +239,9 @@ func (p *Plugin) unstage(ctx context.Context, place, dataDir string, key knownKe
 		}
 	}
 	p.known.detach(place)
-	return p.disk.removePlace(place, dataDir)
+	if err := p.disk.removePlace(place, dataDir); err != nil {
+		return err
+	}
+	p.leaveStaged(d, data.VolumeHandle, place)
+	return nil
 }

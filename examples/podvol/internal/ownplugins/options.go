@@ -164,8 +164,11 @@ func (o *Options) csi(ctx context.Context, log io.Writer) (*csi.Plugin, error) {
 	return p, nil
 }
 
+// stagedDir is that of all commands: each run has a root directory of its own.
+const stagedDir = "/run/podvol-csi"
+
 func (o *Options) config(ctx context.Context, log io.Writer) (csi.Config, error) {
-	c := csi.Config{Drivers: make(map[string]string), Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	c := csi.Config{Drivers: make(map[string]string), StagedDir: stagedDir, Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	named := make([]string, 0, len(o.drivers))
 	for _, d := range o.drivers {
 		name, socket, err := o.driver(ctx, d)
