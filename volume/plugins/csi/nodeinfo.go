@@ -137,6 +137,7 @@ func (i *introductions) introduce(ctx context.Context, d *drivers.Driver) error 
 		return err
 	}
 	i.told.note(d, at)
+	_, _ = i.plugin.driverSpecOf(ctx, d.Name) // for the period; what cannot be read now is read with the first volume
 	return nil
 }
 

@@ -103,6 +103,31 @@ func TestClusterIsToldOfADriver(t *testing.T) {
 	}
 }
 
+// askedFor tells which drivers' objects are read. There are none.
+type askedFor chan string
+
+func (a askedFor) GetCSIDriver(_ context.Context, name string) (*storagev1.CSIDriver, error) {
+	a <- name
+	return nil, volume.ErrNotFound
+}
+
+// How often the limit is told anew is read with the registration, not only with a volume.
+func TestPeriodIsReadWithTheRegistration(t *testing.T) {
+	r, asked := newRegistry(t, nil), make(askedFor, 10)
+	r.host.CSINode, r.host.CSIDrivers = newCluster(), asked
+	r.run()
+	r.registrar("a", &csitest.Registrar{Endpoint: r.socket})
+	<-r.woken
+	select {
+	case name := <-asked:
+		if name != driverName {
+			t.Errorf("the object of %q was read", name)
+		}
+	default:
+		t.Error("no object was read")
+	}
+}
+
 // A driver that does not say who the node is is not registered, until it does.
 func TestDriverThatDoesNotKnowTheNode(t *testing.T) {
 	r, c := newRegistry(t, nil), newCluster()
