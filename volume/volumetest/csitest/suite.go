@@ -113,6 +113,9 @@ func checks() map[string]func(*check) {
 		"limits":        (*check).limits,
 		"reboot":        (*check).reboot,
 
+		"expansion":         (*check).expansion,
+		"expansion-refused": (*check).expansionRefused,
+
 		"tokens":          (*check).tokens,
 		"registration":    (*check).registration,
 		"republish":       (*check).republish,

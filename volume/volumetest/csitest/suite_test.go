@@ -77,7 +77,7 @@ func (n *naive) Kill() { n.killed.Store(true) }
 // passes fails.
 func TestSuiteFindsWhatIsWrong(t *testing.T) {
 	csitest.Run(t, starting(func() faults { return faults{} }), "shared", "inline", "read-only", "secrets", "selinux", "fsgroup", "in-doubt", "refused", "killed-driver",
-		"tokens", "registration", "republish", "block", "block-republish")
+		"tokens", "registration", "republish", "block", "block-republish", "expansion", "expansion-refused")
 }
 
 // starting starts naive callers with faults.
