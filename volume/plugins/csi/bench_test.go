@@ -103,9 +103,6 @@ func (b *bench) restart() {
 
 // object gives the driver an object. Roles are given with the first.
 func (b *bench) object(spec storagev1.CSIDriverSpec) {
-	if spec.FSGroupPolicy == nil {
-		spec.FSGroupPolicy = new(storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy)
-	}
 	d := &storagev1.CSIDriver{Spec: spec}
 	d.Name = driverName
 	b.drivers[driverName] = d

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"path/filepath"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -84,7 +85,7 @@ var (
 )
 
 // New returns the plugin. It does no I/O. It refuses names that no driver can have, and
-// sockets that are no absolute paths, with an *[volume.InvalidSpecError].
+// sockets that are no absolute paths, and unknown policies in Defaults, with an *[volume.InvalidSpecError].
 func New(c Config) (*Plugin, error) {
 	if c.Republish < 0 {
 		return nil, volume.Invalid("Republish", "times must not be negative")
@@ -97,6 +98,12 @@ func New(c Config) (*Plugin, error) {
 	c.Defaults = maps.Clone(c.Defaults)
 	if c.StagedDir != "" && !filepath.IsAbs(c.StagedDir) {
 		return nil, volume.Invalid("StagedDir", "must be an absolute path, not %q", c.StagedDir)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Defaults)) {
+		spec := c.Defaults[name]
+		if err := newDriverSpec(&spec).checkFSGroup(name); err != nil {
+			return nil, err
+		}
 	}
 	p := &Plugin{config: c, staged: staged.Table{Dir: c.StagedDir}, drivers: drivers.NewSet(programs), Kind: csivolume.Kind()}
 	p.meter = &stats.Meter{Drivers: p.drivers, CallTimeout: c.CallTimeout, Logger: c.Logger}

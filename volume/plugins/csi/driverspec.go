@@ -37,10 +37,18 @@ func (p *Plugin) driverSpecOf(ctx context.Context, name string) (*driverSpec, er
 		p.cluster.names.Enqueue(name)
 	}
 	t := newDriverSpec(&object.Spec)
-	if object.Spec.FSGroupPolicy == nil || *object.Spec.FSGroupPolicy == "" {
-		return nil, volume.Invalid("fsGroupPolicy", "of CSIDriver %q is empty; the API server sets it", name)
+	if err := t.checkFSGroup(name); err != nil {
+		return nil, err
 	}
 	return t, nil
+}
+
+// checkFSGroup refuses a policy that the API does not have: nobody can say what it asks for.
+func (t *driverSpec) checkFSGroup(driver string) error {
+	if known := []storagev1.FSGroupPolicy{storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy, storagev1.FileFSGroupPolicy, storagev1.NoneFSGroupPolicy}; !slices.Contains(known, t.fsGroup) {
+		return volume.Invalid("fsGroupPolicy", "of CSIDriver %.128q is %.128q; it must be one of %v", driver, t.fsGroup, known)
+	}
+	return nil
 }
 
 func (p *Plugin) defaultDriverSpec(name string) *driverSpec {

@@ -306,6 +306,44 @@ func TestFSGroup(t *testing.T) {
 	}
 }
 
+// A manifest without a policy means the API's default, which an API server would have set. A
+// policy that nobody knows is refused before anything is done.
+func TestFSGroupPolicies(t *testing.T) {
+	empty := storagev1.FSGroupPolicy("")
+	for name, spec := range map[string]storagev1.CSIDriverSpec{"none": {AttachRequired: new(false)}, "empty": {FSGroupPolicy: &empty}} {
+		t.Run(name, func(t *testing.T) {
+			b, gid := newBench(t, csitest.Config{}, csi.Config{}), int64(os.Getegid())
+			b.object(spec)
+			s := pvSpec(func(pv *v1.PersistentVolume) { pv.Spec.CSI.FSType = "ext4" })
+			data, err := b.driver.AddVolume("h1", 0, csitest.Directory)
+			b.must(err, os.WriteFile(filepath.Join(data, "file"), nil, 0o600))
+			b.must(b.setUp(s, pod("u1"), volume.MounterArgs{FsGroup: &gid}))
+			if info, err := os.Stat(filepath.Join(data, "file")); err != nil || info.Mode().Perm() != 0o660 {
+				t.Errorf("the file is %v, %v", info, err)
+			}
+			b.must(b.tearDown(s, "u1"))
+			b.wantNothing()
+		})
+	}
+	t.Run("unknown", func(t *testing.T) {
+		b, sometimes := newBench(t, csitest.Config{}, csi.Config{}), storagev1.FSGroupPolicy("Sometimes")
+		b.object(storagev1.CSIDriverSpec{FSGroupPolicy: &sometimes})
+		_, err := b.driver.AddVolume("h1", 0, csitest.Directory)
+		b.must(err)
+		err = b.setUp(pvSpec(), pod("u1"), volume.MounterArgs{})
+		_, invalid := errors.AsType[*volume.InvalidSpecError](err)
+		for _, want := range []string{driverName, `"Sometimes"`, "ReadWriteOnceWithFSType File None"} {
+			if !invalid || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v; want %s", err, want)
+			}
+		}
+		b.wantNothing()
+		if _, err := csi.New(csi.Config{Defaults: map[string]storagev1.CSIDriverSpec{driverName: {FSGroupPolicy: &sometimes}}}); err == nil || !strings.Contains(err.Error(), `"Sometimes"`) {
+			t.Errorf("as a default: %v", err)
+		}
+	})
+}
+
 // A process that ends while files are given to a group is made up for by the next one.
 func TestFSGroupIsFinishedLater(t *testing.T) {
 	b := newBench(t, csitest.Config{Capabilities: csitest.Capabilities{Stage: true}}, csi.Config{})
