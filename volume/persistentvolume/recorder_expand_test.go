@@ -121,6 +121,7 @@ func TestExpansionThatFails(t *testing.T) {
 				g.fails(tc.err)
 				w.ask("data", "500Gi")
 				time.Sleep(time.Minute)
+				synctest.Wait()
 				w.wantGrowth("data", "1Gi 500Gi ControllerResizeInProgress Resizing=True")
 				w.wantEvent("data: Warning VolumeResizeFailed it is not made larger: to 500Gi", tc.err.Error())
 				if n := w.events.count("data: Warning VolumeResizeFailed"); n != 1 {
@@ -136,6 +137,7 @@ func TestExpansionThatFails(t *testing.T) {
 				w.wantGrowth("data", tc.want)
 				g.fails(nil)
 				time.Sleep(10 * time.Minute)
+				synctest.Wait()
 				if tc.want != "3Gi 3Gi" {
 					w.wantGrowth("data", "500Gi 500Gi")
 				}
@@ -151,11 +153,13 @@ func TestExpansionToAnInfeasibleSize(t *testing.T) {
 		g.fails(volume.NothingDone(fmt.Errorf("%w: quota", volume.ErrResizeInfeasible)))
 		w.ask("data", "500Gi")
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		w.wantGrowth("data", "1Gi 500Gi ControllerResizeInfeasible ControllerResizeError=True")
 		w.wantEvent("data: Warning VolumeResizeFailed", "quota")
 		w.stop()
 		w.start()
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if got := g.asked(); got != "[500Gi]" {
 			t.Errorf("asked for %s", got)
 		}

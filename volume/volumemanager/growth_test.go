@@ -254,6 +254,7 @@ func TestInfeasibleGrowth(t *testing.T) {
 			mustSetUp(t, manager, growthPod("one"))
 			mustSetUp(t, manager, growthPod("two"))
 			time.Sleep(time.Hour)
+			synctest.Wait()
 			if calls := g.grown(); len(calls) != 1 {
 				t.Errorf("calls %q", calls)
 			}
@@ -281,9 +282,11 @@ func TestGrowthOfAVolumeInUse(t *testing.T) {
 		refuse := g.disk.calls.Inject(fault.Fault[diskCall]{Match: isDiskCall("NodeExpand"), Err: volume.ErrResizeInUse})
 		g.enlarge("2Gi", pending)
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		refuse()
 		mustSetUp(t, manager, growthPod("one"), growthPod("two")) // on the same device
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if calls := g.grown(); len(calls) != 1 {
 			t.Errorf("while it is in use: %q", calls)
 		}
@@ -318,6 +321,7 @@ func TestGrowthThatFails(t *testing.T) {
 		g.expect("MountDevice a", "NodeExpand device 1Gi to 2Gi")
 		repair()
 		time.Sleep(time.Second)
+		synctest.Wait()
 		g.has("2Gi", "")
 		g.disk.log()
 
@@ -333,6 +337,7 @@ func TestGrowthThatFails(t *testing.T) {
 		}
 		repair()
 		time.Sleep(time.Second)
+		synctest.Wait()
 		g.has("3Gi", "")
 		if row := manager.Explain()[0]; row.Err != nil {
 			t.Errorf("Explain: %+v", row)
@@ -379,6 +384,7 @@ func TestReadOnlyVolumeDoesNotGrow(t *testing.T) {
 		mustSetUp(t, manager, reader)
 		g.enlarge("2Gi", pending)
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if calls := g.grown(); len(calls) > 0 || !g.told("it is mounted read-only") {
 			t.Errorf("calls %q, events %q", calls, g.events.all())
 		}
@@ -396,6 +402,7 @@ func TestGrowthThatIsReportedLate(t *testing.T) {
 		repair := g.resizes.calls.Inject(fault.Fault[string]{Err: errors.New("the API server is away")})
 		mustSetUp(t, manager, growthPod("one"))
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if n := len(g.resizes.calls.Calls()); n < 10 || n > 50 {
 			t.Errorf("%d reports in an hour", n)
 		}
@@ -458,6 +465,7 @@ func crashAroundGrowth(t *testing.T, died error, step string, online, after, cra
 	}
 	mustSetUp(t, manager, pod)
 	time.Sleep(time.Minute) // the longest pause that may have been reached
+	synctest.Wait()
 	g.has("2Gi", "")
 	want := int32(1)
 	if step == "NodeExpand" && after {
