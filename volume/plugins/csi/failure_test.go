@@ -3,11 +3,15 @@ package csi_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -404,6 +408,48 @@ func TestAskName(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		})
+	}
+}
+
+// A stopped process's socket takes connections still. The error says that, and since when,
+// whether gRPC's limit ends the wait or the caller's.
+func TestStoppedDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, err := csi.New(csi.Config{Drivers: map[string]string{driverName: "/run/d.sock"}, Dial: func(context.Context, string) (net.Conn, error) {
+			near, far := net.Pipe()
+			go func() { _, _ = io.Copy(io.Discard, far) }()
+			return near, nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		since := time.Now()
+		for _, limit := range []time.Duration{10 * time.Second, time.Minute, time.Minute} {
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			err := p.Connect(ctx, driverName)
+			cancel()
+			want := "answered nothing since " + since.Add(10*time.Second).Format(time.DateTime) // as it was seen first
+			if !errors.Is(err, csi.ErrUnreachable) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "hangs or is stopped") || strings.Contains(err.Error(), "speaks") {
+				t.Errorf("within %v: %v; want %s", limit, err, want)
+			}
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What only root may open is not away.
+func TestSocketOfAnotherUser(t *testing.T) {
+	p, err := csi.New(csi.Config{Drivers: map[string]string{driverName: "/run/d.sock"}, Dial: func(context.Context, string) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EACCES)}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := p.Connect(t.Context(), driverName); !errors.Is(err, csi.ErrUnreachable) || !strings.Contains(err.Error(), "as root") || strings.Contains(err.Error(), "whether the driver runs") {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"net"
 	"slices"
 	"sync/atomic"
+	"syscall"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
@@ -54,14 +58,17 @@ func connect(ctx context.Context, d *Driver) (*Session, error) {
 // open waits until the driver at the socket has greeted. It asks it nothing.
 func open(ctx context.Context, d *Driver) (*Session, error) {
 	var refused atomic.Pointer[error] // of the dial
+	var accepted, heard atomic.Bool
 	conn, err := grpc.NewClient("passthrough:///csi",
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithIdleTimeout(0), grpc.WithDisableRetry(), grpc.WithUnaryInterceptor(d.measured),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			c, err := d.set.config.Dial(ctx, d.Socket)
 			if err != nil {
 				refused.Store(&err)
+				return nil, err
 			}
-			return c, err
+			accepted.Store(true)
+			return &heardConn{c, &heard}, nil
 		}))
 	if err != nil {
 		return nil, err
@@ -72,9 +79,61 @@ func open(ctx context.Context, d *Driver) (*Session, error) {
 		if why := refused.Load(); why != nil {
 			err = *why
 		}
-		return nil, err
+		return nil, d.silent(accepted.Load() && !heard.Load(), err)
 	}
-	return s, nil
+	return s, d.silent(false, nil)
+}
+
+// heardConn notes that something came from the other end, if only its end.
+type heardConn struct {
+	net.Conn
+	heard *atomic.Bool
+}
+
+func (c *heardConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+		c.heard.Store(true)
+	}
+	return n, err
+}
+
+// silenceError is of a socket that takes connections, and of which nothing is heard. Since is
+// when that was seen first.
+type silenceError struct {
+	since time.Time
+	err   error
+}
+
+func (e *silenceError) Error() string {
+	return "it takes connections and has answered nothing since " + e.since.Format(time.DateTime)
+}
+
+func (e *silenceError) Unwrap() error { return e.err }
+
+// silent notes whether a connection was taken and nothing was heard, and says it in the error.
+func (d *Driver) silent(is bool, err error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case !is:
+		d.silentSince = time.Time{}
+		return err
+	case d.silentSince.IsZero():
+		d.silentSince = time.Now()
+	}
+	return &silenceError{d.silentSince, err}
+}
+
+// adviceFor says what a user can do about a socket at which no driver greets.
+func adviceFor(err error) string {
+	if _, hangs := errors.AsType[*silenceError](err); hangs {
+		return "it hangs or is stopped: see its process and its log"
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return "run this as root, or as the user whose socket it is"
+	}
+	return "see whether the driver runs on this node"
 }
 
 // AskName returns the name of the driver at a socket. Whoever serves the socket chooses it, so
@@ -86,7 +145,7 @@ func AskName(ctx context.Context, socket string) (string, error) {
 	}
 	return "", &volume.Failure{Cause: ErrUnreachable, Subject: socket, Err: err,
 		What: fmt.Sprintf("no CSI driver says its name at %s: %s", socket, Redact(err.Error(), nil)),
-		Next: "see whether the driver runs on this node, or give its name with the socket"}
+		Next: adviceFor(err) + ", or give its name with the socket"}
 }
 
 func askName(ctx context.Context, socket string) (string, error) {
@@ -148,5 +207,5 @@ func (s *Session) learn(ctx context.Context, name string, fixed bool) error {
 func unreachable(name, socket string, err error) error {
 	return &volume.Failure{Cause: ErrUnreachable, Subject: name, Err: err,
 		What: fmt.Sprintf("driver %s does not answer at %s: %v", name, socket, err),
-		Next: "see whether the driver runs on this node"}
+		Next: adviceFor(err)}
 }

@@ -45,8 +45,10 @@ type Driver struct {
 	failures int
 	failing  time.Time // since when
 	failure  error     // the last
-	storage  *volume.Condition
-	asked    time.Time // for the storage's condition
+	// silentSince is when it took a connection first and answered nothing; zero: it did.
+	silentSince time.Time
+	storage     *volume.Condition
+	asked       time.Time // for the storage's condition
 }
 
 // NewSet returns the drivers that have sockets of their own. It does no I/O.
