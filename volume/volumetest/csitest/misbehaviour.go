@@ -36,8 +36,8 @@ const (
 	CreatesTooLittle Misbehaviour = "creates-too-little"
 	// CreatesEmpty: CreateVolume says nothing of the volume that it was to copy.
 	CreatesEmpty Misbehaviour = "creates-empty"
-	// DetachesInUse: ControllerUnpublishVolume succeeds while the node has the volume
-	// (csi-driver-host-path, unless it is told to check).
+	// DetachesInUse: ControllerUnpublishVolume succeeds while the node has the volume, and the
+	// node takes one that is not attached (csi-driver-host-path, unless it is told to check).
 	DetachesInUse Misbehaviour = "detaches-in-use"
 	// WorksOn: the work of a call does not end with the caller's deadline.
 	WorksOn Misbehaviour = "works-on"

@@ -93,6 +93,7 @@ func TestDetachesInUse(t *testing.T) {
 		b.must(err, b.stage(patience(t), "v1", mountCapability("")))
 		_, err = b.controller.ControllerUnpublishVolume(patience(t), &csi.ControllerUnpublishVolumeRequest{VolumeId: "v1"})
 		b.wantCode(err, want)
+		b.must(b.publish(patience(t), "v1", mountCapability(""))) // also where it is not attached
 	}
 }
 

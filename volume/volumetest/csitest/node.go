@@ -119,7 +119,7 @@ func (n node) place(c Config, id string, context map[string]string, path string,
 	if err := checkCapability(v, capability, c.Capabilities); err != nil {
 		return nil, err
 	}
-	if c.Capabilities.Attach && !v.Inline && n.d.attachedTo(id) != c.NodeID {
+	if c.Capabilities.Attach && !v.Inline && !c.has(DetachesInUse) && n.d.attachedTo(id) != c.NodeID {
 		return nil, n.d.violated(codes.FailedPrecondition, "volume %s is not attached to %s", id, c.NodeID)
 	}
 	return &place{config: c, volume: v, path: path, capability: capability}, nil
