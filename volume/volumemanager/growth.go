@@ -68,8 +68,8 @@ func (e growingEntry) Siblings() (records []*mountrecord.Record, refusals []grow
 // Note implements [growth.Entry].
 func (e growingEntry) Note(size resource.Quantity) error {
 	is := e.actual.of(e.u.of)
-	record := *is.record
-	record.Size, e.u.record.Size = &size, &size
+	record, own := *is.record, *e.u.record // which others may be reading
+	record.Size, own.Size = &size, &size
 	digest, err := rootdir.DigestOfRecord(&record)
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func (e growingEntry) Note(size resource.Quantity) error {
 	if err := e.records.Rewrite(e.u.key, &record); err != nil {
 		return err
 	}
-	is.record, is.digest, e.u.digest = &record, digest, digest
+	is.record, is.digest, e.u.record, e.u.digest = &record, digest, &own, digest
 	e.actual.set(e.u.of, is)
 	return nil
 }
