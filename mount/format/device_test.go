@@ -46,3 +46,35 @@ func TestNodeThatIsReplaced(t *testing.T) {
 		}
 	}
 }
+
+// A child that was forked and has not yet started its program has a copy of the lock's
+// descriptor. It does not keep the device from the next one.
+func TestLockBesideACopyOfTheDescriptor(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("loop devices need root")
+	}
+	n, err := nodeAt(loopdev.New(t, 1<<20).Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lockOnce := func() *os.File {
+		t.Helper()
+		f, err := lockExclusively(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copied, err := unix.Dup(int(f.Fd()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(copied) })
+		return f
+	}
+	shared, err := share(n, lockOnce())
+	if err != nil {
+		t.Fatal(err)
+	}
+	release(shared)
+	release(lockOnce())
+	release(lockOnce())
+}

@@ -45,11 +45,18 @@ func lockShared(n node) (*os.File, error) {
 // without a moment in between for another process. A device open for writing
 // cannot be mounted on some kernels.
 func share(n node, exclusive *os.File) (*os.File, error) {
-	defer exclusive.Close()
+	defer release(exclusive)
 	if _, err := lock(exclusive, unix.F_RDLCK); err != nil {
 		return nil, err
 	}
 	return lockShared(n)
+}
+
+// release gives up a lock, whose program has ended, and closes its file. A child that has not
+// yet started its program has the file, too, and would keep the lock for that moment.
+func release(f *os.File) {
+	_ = eintr.Do(func() error { return unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK}) })
+	f.Close()
 }
 
 // lock takes a lock on f, or exchanges the one it has. It closes f if it fails.

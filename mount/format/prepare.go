@@ -51,7 +51,7 @@ func (p *preparation) run(ctx context.Context) error {
 	if err := p.takeLock(); err != nil {
 		return err
 	}
-	defer func() { p.lock.Close() }()
+	defer func() { release(p.lock) }()
 	if err := p.prepare(ctx); err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func lockDir(ctx context.Context, waiting *blockingcall.Group[string], dir strin
 		}
 		f = locked
 		if !settled.CompareAndSwap(false, true) {
-			return locked.Close()
+			return unlockDir(locked)
 		}
 		return nil
 	})
@@ -34,9 +34,16 @@ func lockDir(ctx context.Context, waiting *blockingcall.Group[string], dir strin
 		return f, nil
 	}
 	if !settled.CompareAndSwap(false, true) {
-		f.Close()
+		_ = unlockDir(f)
 	}
 	return nil, err
+}
+
+// unlockDir gives the lock up and closes its file. A child that has not yet started its program
+// has the file, too, and would keep the lock for that moment.
+func unlockDir(f *os.File) error {
+	_ = eintr.Do(func() error { return unix.Flock(int(f.Fd()), unix.LOCK_UN) })
+	return f.Close()
 }
 
 func openLocked(dir string) (*os.File, error) {

@@ -160,7 +160,7 @@ func (r *Store) Close() error {
 	r.closed = true
 	r.mu.Unlock()
 	r.writing.Wait()
-	return r.lock.Close()
+	return unlockDir(r.lock)
 }
 
 // begin lets a write begin, until end is called.
