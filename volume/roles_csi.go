@@ -65,10 +65,15 @@ func PodVolumeName(p VolumePlugin, spec *Spec, podUID types.UID) (string, error)
 
 // StagedDevice is a device that may be mounted once for the node.
 type StagedDevice struct {
-	// Spec suffices to name and unmount it. Path is where it is mounted, or is to be; it
-	// may differ from the place that the plugin has for the spec today.
+	// Spec suffices to name and unmount it; nil: its traces do not say which volume it is, as
+	// Err says. Path is where it is mounted, or is to be; it may differ from the place that the
+	// plugin has for the spec today.
 	Spec *Spec
 	Path string
+	// MayBe reports of a device without a Spec whether it may be the volume that GetVolumeName
+	// gives a name. Such a volume must not be detached.
+	MayBe func(volumeName string) bool
+	Err   error
 	// Published: pods have it, too, which must go before it is unmounted.
 	Published bool
 }

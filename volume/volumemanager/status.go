@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -278,6 +279,14 @@ func (p *publisher) sortedRows(volumes iter.Seq[*podVolume]) (all []VolumeStatus
 	return all
 }
 
+// doubtful are the devices that may be staged. The caller holds the lock.
+func (p *publisher) doubtful() (rows []VolumeStatus) {
+	for _, d := range p.devices.Doubts() {
+		rows = append(rows, VolumeStatus{Volume: filepath.Base(filepath.Dir(d.Device.Path)), Plugin: d.Plugin, Path: d.Device.Path, State: StateFailed, Found: true, Err: d.Device.Err})
+	}
+	return rows
+}
+
 // healthOf is what the plugin knows of the volume's server; zero: it keeps no
 // book, or it is not known yet which plugin and server it is.
 func (p *publisher) healthOf(s *podVolume) volumesource.Health {
@@ -310,11 +319,12 @@ func (m *Manager) Subscribe(f func(VolumeStatus)) (stop func()) {
 
 // Explain returns the status of every volume that is wanted, mounted, being
 // worked on, failed or recorded, ordered by pod and volume. While
-// [Manager.Damaged] returns an error there may be more.
+// [Manager.Damaged] returns an error there may be more. Rows without a pod come first: what
+// another agent may have left staged, and of which nothing says which volume it is.
 func (m *Manager) Explain() []VolumeStatus {
 	m.entries.Lock()
 	defer m.entries.Unlock()
-	return m.status.sortedRows(m.entries.volumes())
+	return append(m.status.doubtful(), m.status.sortedRows(m.entries.volumes())...)
 }
 
 // ExplainClaim returns the rows of [Manager.Explain] whose Claim is the given

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -238,6 +240,65 @@ func TestWhatIsLeftStagedIsInUse(t *testing.T) {
 		b.wantInUse(m)
 		b.wantNothing()
 	})
+}
+
+// A volume that is left at two places, such as an old kubelet's and today's, is in use until both
+// are unstaged.
+func TestWhatIsLeftTwiceIsInUse(t *testing.T) {
+	b := newBench(t, everything(), csi.Config{})
+	m, err := b.plugin.NewDeviceMounter()
+	old := filepath.Join(b.host.RootDir, "plugins/kubernetes.io/csi/pv/old/globalmount")
+	b.must(err, m.MountDevice(t.Context(), pvSpec(), "", old, volume.DeviceMounterArgs{}), b.host.GetMounter().Unmount(old),
+		b.mountDevice(pvSpec(), volume.DeviceMounterArgs{}))
+	remove := b.driver.Inject(csitest.Fault{Err: status.Error(codes.Internal, "not yet"), Match: func(c csitest.Call) bool {
+		r, ok := c.Request.(*spec.NodeUnstageVolumeRequest)
+		return ok && r.StagingTargetPath != old
+	}})
+	manager, stop := b.adopt(slog.New(slog.DiscardHandler))
+	defer stop()
+	for _, path := range []string{old, b.devicePath(pvSpec())} {
+		b.wantInUse(manager, uniqueName)
+		gone, unsubscribe := first(manager, func(s volumemanager.VolumeStatus) bool {
+			return s.State == volumemanager.StateUnmounted && s.Path == path
+		})
+		manager.PodsComplete()
+		if path != old {
+			remove()
+		}
+		<-gone
+		unsubscribe()
+	}
+	b.wantInUse(manager)
+	b.wantNothing()
+}
+
+// So is a volume whose data is torn, as far as the directory lets it be: it is not detached, and
+// Explain and a check say why.
+func TestWhatMayBeStagedIsInUse(t *testing.T) {
+	b := newBench(t, everything(), csi.Config{})
+	b.must(b.mountDevice(pvSpec(), volume.DeviceMounterArgs{}))
+	b.attaching()
+	data := filepath.Join(filepath.Dir(b.devicePath(pvSpec())), "vol_data.json")
+	b.must(os.WriteFile(data, nil, 0o600))
+	m, stop := b.manager()
+	defer stop()
+	m.PodsComplete()
+	m.SetVolumesAttached([]v1.AttachedVolume{{Name: uniqueName}, {Name: "kubernetes.io/csi/" + driverName + "^h2"}, {Name: "example.com/other/h1"}})
+	b.wantInUse(m, uniqueName)
+	rows := m.Explain()
+	if len(rows) != 1 || !errors.Is(rows[0].Err, csi.ErrUnidentified) || rows[0].Path != b.devicePath(pvSpec()) || rows[0].Plugin != csi.PluginName {
+		t.Errorf("explained by %+v", rows)
+	}
+	p, err := csi.New(csi.Config{Drivers: map[string]string{driverName: b.socket}})
+	b.must(err)
+	defer p.Close()
+	problems, err := volumemanager.Check(t.Context(), volumemanager.Config{RootDir: b.host.RootDir, NodeName: "node1", Objects: objects.NewStore(),
+		Plugins: []volume.VolumePlugin{p}, Mounter: b.host.GetMounter()})
+	if err != nil || !slices.ContainsFunc(problems, func(p volumemanager.Problem) bool {
+		return p.Kind == volumemanager.ProblemUnreadable && p.Path == b.devicePath(pvSpec())
+	}) {
+		t.Errorf("a check finds %+v, %v", problems, err)
+	}
 }
 
 // So is a block volume that another agent has left published for a pod.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -130,8 +131,8 @@ func (d disk) deviceAmong(entries []mount.Entry) (*volData, error) {
 var _ volume.StagedFinder = (*Plugin)(nil)
 
 // FindStaged implements [volume.StagedFinder] by the kubelet's layout: a vol_data.json
-// beside each global mount, and one for each block volume. One that is torn, or is not that
-// of the directory's volume, is an error.
+// beside each global mount, and one for each block volume. Where one is torn, or is not that
+// of the directory's volume, a spec that was seen tells; else the device is in doubt.
 func (p *Plugin) FindStaged(context.Context) (found []volume.StagedDevice, err error) {
 	drivers, err := readDirs(p.disk.Dir())
 	errs := []error{err}
@@ -139,7 +140,7 @@ func (p *Plugin) FindStaged(context.Context) (found []volume.StagedDevice, err e
 		volumes, err := readDirs(filepath.Join(p.disk.Dir(), driver))
 		errs = append(errs, err)
 		for _, name := range volumes {
-			d, err := p.disk.stagedIn(driver, name)
+			d, err := p.disk.stagedIn(driver, name, &p.known)
 			errs = append(errs, err)
 			if d != nil {
 				found = append(found, *d)
@@ -164,9 +165,9 @@ func readDirs(dir string) (names []string, err error) {
 }
 
 // stagedIn is the device of a directory below a driver's, or a like one; nil: there is none.
-func (d disk) stagedIn(driver, name string) (*volume.StagedDevice, error) {
+func (d disk) stagedIn(driver, name string, known *volumeCache) (*volume.StagedDevice, error) {
 	if driver == "volumeDevices" {
-		return d.stagedBlock(name)
+		return d.stagedBlock(name, known)
 	}
 	dir := filepath.Join(d.Dir(), driver, name)
 	data, err := csivolume.ReadData(dir)
@@ -174,26 +175,55 @@ func (d disk) stagedIn(driver, name string) (*volume.StagedDevice, error) {
 		return nil, err
 	}
 	place := filepath.Join(dir, csivolume.GlobalDir)
+	legacy := driver == csivolume.LegacyDir
+	mayBe := func(volumeName string) bool { // by the directory, which is named by them
+		driver, handle, _ := strings.Cut(volumeName, "^")
+		return legacy || d.GlobalMount(&source{Driver: driver, Handle: handle}) == place
+	}
 	if data == nil {
-		if there, err := d.IsThere(place); err != nil || !there {
-			return nil, err
+		if s, seen := known.find(knownKey{name: place}); seen {
+			data = &volData{DriverName: s.driver, VolumeHandle: s.handle}
+		} else {
+			return d.inDoubt(dir, place, mayBe)
 		}
-		return nil, unidentified(dir)
 	}
 	specName := name
-	if driver != csivolume.LegacyDir {
+	if !legacy {
 		specName = "pv-" + name[:min(len(name), 16)] // which the data does not tell
 		if own := d.GlobalMount(&source{Driver: data.DriverName, Handle: data.VolumeHandle}); own != place {
-			return nil, unidentified(dir)
+			return d.inDoubt(dir, place, func(name string) bool { return mayBe(name) || name == data.DriverName+"^"+data.VolumeHandle })
 		}
 	}
 	return &volume.StagedDevice{Spec: data.Spec(specName, v1.PersistentVolumeFilesystem), Path: place}, nil
 }
 
-func (d disk) stagedBlock(name string) (*volume.StagedDevice, error) {
+// inDoubt is a device of which nothing says which volume it is; nil: there are no traces of one.
+func (d disk) inDoubt(dir, place string, mayBe func(string) bool) (*volume.StagedDevice, error) {
+	for _, trace := range []string{place, filepath.Join(dir, csivolume.DataFile)} {
+		there, err := d.IsThere(trace)
+		if err != nil {
+			return nil, err
+		}
+		if there {
+			return &volume.StagedDevice{Path: place, MayBe: mayBe, Err: unidentified(dir)}, nil
+		}
+	}
+	return nil, nil
+}
+
+func (d disk) stagedBlock(name string, known *volumeCache) (*volume.StagedDevice, error) {
 	data, err := csivolume.ReadData(d.BlockData(name))
-	if data == nil || err != nil {
-		return nil, err // staging and publish have no data
+	if err != nil {
+		return nil, err
+	}
+	if s, seen := known.find(knownKey{name: name}); data == nil && seen {
+		data = &volData{DriverName: s.driver, VolumeHandle: s.handle}
+	}
+	if torn, err := d.IsThere(filepath.Join(d.BlockData(name), csivolume.DataFile)); data == nil {
+		if err != nil || !torn { // staging and publish have no data
+			return nil, err
+		}
+		return d.inDoubt(d.BlockData(name), d.BlockStaging(name), func(string) bool { return true })
 	}
 	published, err := os.ReadDir(filepath.Dir(d.BlockPublish(name, "any")))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -2,9 +2,11 @@ package csi_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -109,12 +111,24 @@ func TestFindStaged(t *testing.T) {
 	if len(found) != 1 || err != nil || found[0].Path != b.devicePath(pvSpec()) || found[0].Spec.PersistentVolume.Spec.CSI.VolumeHandle != "h1" {
 		t.Errorf("found %v, %v", found, err)
 	}
-	// Torn data does not say of which volume the device is.
+	// Torn data does not say of which volume the device is. A spec that was seen does, and else
+	// the directory tells which volumes it is not.
 	data := filepath.Join(filepath.Dir(found[0].Path), "vol_data.json")
 	text, err := os.ReadFile(data)
 	b.must(err, os.WriteFile(data, nil, 0o600))
-	if found, err := b.plugin.FindStaged(t.Context()); len(found) > 0 || err == nil {
-		t.Errorf("found by torn data: %v, %v", found, err)
+	if found, err := b.plugin.FindStaged(t.Context()); len(found) != 1 || err != nil || found[0].Spec == nil || found[0].Spec.PersistentVolume.Spec.CSI.VolumeHandle != "h1" {
+		t.Errorf("found by torn data and a spec: %v, %v", found, err)
+	}
+	b.restart()
+	for name, content := range map[string]string{"torn": "", "another volume's": strings.Replace(string(text), `"h1"`, `"h2"`, 1)} {
+		b.must(os.WriteFile(data, []byte(content), 0o600))
+		found, err := b.plugin.FindStaged(t.Context())
+		if len(found) != 1 || err != nil || found[0].Spec != nil || !errors.Is(found[0].Err, csi.ErrUnidentified) {
+			t.Fatalf("found by %s data: %v, %v", name, found, err)
+		}
+		if may := found[0].MayBe; !may(driverName+"^h1") || may(driverName+"^h3") || may("other.io^h1") || may(driverName+"^h2") != (content != "") {
+			t.Errorf("%s data may be of h1: %v, h2: %v, h3: %v", name, may(driverName+"^h1"), may(driverName+"^h2"), may(driverName+"^h3"))
+		}
 	}
 	b.must(os.WriteFile(data, text, 0o600), b.unmountDevice(pvSpec()))
 	// A block volume can be unstaged once it is published for no pod.

@@ -103,13 +103,14 @@ func (t *Table) CheckReports(h Holder) error {
 func (t *Table) IsReporting() bool { return t.attached != nil }
 
 // InUse returns the names, sorted, of the attachable volumes that are wanted or mounted
-// here, or that an earlier owner has left staged, and of all that any report names and that begin with one of the hidden prefixes. A
+// here, or that an earlier owner has left staged, and of all that any report names and that begin with
+// one of the hidden prefixes or may be a device in doubt. A
 // volume that is left out counts as unreported from then on: a report that lacks it may be
 // on its way. The caller holds the lock.
 func (t *Table) InUse(hidden []string) []v1.UniqueVolumeName {
 	names := make([]v1.UniqueVolumeName, 0, len(t.attachments)+len(t.left))
-	for name := range t.left {
-		names = append(names, name)
+	for key := range t.left {
+		names = append(names, key.Name)
 	}
 	for name, a := range t.attachments {
 		if a.isInUse() {
@@ -117,7 +118,8 @@ func (t *Table) InUse(hidden []string) []v1.UniqueVolumeName {
 		}
 	}
 	isHidden := func(name v1.UniqueVolumeName) bool {
-		return slices.ContainsFunc(hidden, func(prefix string) bool { return strings.HasPrefix(string(name), prefix) })
+		return slices.ContainsFunc(hidden, func(prefix string) bool { return strings.HasPrefix(string(name), prefix) }) ||
+			slices.ContainsFunc(t.doubts, func(d Doubt) bool { return d.mayBe(name) })
 	}
 	for name := range t.attached {
 		if isHidden(name) {

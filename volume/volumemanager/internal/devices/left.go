@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -60,9 +62,13 @@ func (t *Table) FindLeft(ctx context.Context, c LeftConfig) *Left {
 	for _, p := range c.Plugins {
 		devices, err := volume.FindStaged(ctx, p)
 		if err != nil {
-			c.Logger.Warn("the devices that an earlier owner has left cannot be found", "plugin", p.GetPluginName(), "error", err)
+			t.doubt(p, volume.StagedDevice{Path: c.RootDir, MayBe: func(string) bool { return true }, Err: err}, c.Logger)
 		}
 		for _, d := range devices {
+			if d.Spec == nil {
+				t.doubt(p, d, c.Logger)
+				continue
+			}
 			t.countLeft(p, d)
 			if !d.Published { // else it goes with its pods
 				l.found = append(l.found, left{p, d})
@@ -77,12 +83,49 @@ func (t *Table) countLeft(p volume.VolumePlugin, d volume.StagedDevice) {
 	if _, attachable := volume.AsAttachable(p); !attachable {
 		return
 	}
-	if use, err := Of(p, d.Spec, anyPod); use != nil && err == nil && !t.isHeld(use.Key.Name) {
+	if use, err := Of(p, d.Spec, anyPod); use != nil && err == nil && !t.isHeldAt(use.leftKey(d)) {
 		t.Lock.Lock()
 		defer t.Lock.Unlock()
-		t.left[use.Key.Name] = struct{}{}
+		t.left[use.leftKey(d)] = struct{}{}
 	}
 }
+
+// leftKey is the place of a device that was left, which may be another one than today's.
+func (u *Use) leftKey(d volume.StagedDevice) Key {
+	if u.block != nil {
+		return u.Key
+	}
+	return Key{u.Key.Name, d.Path}
+}
+
+// forgetLeft notes that a device is staged no more. The caller holds the lock.
+func (t *Table) forgetLeft(key Key) {
+	delete(t.left, key)
+	t.doubts = slices.DeleteFunc(t.doubts, func(d Doubt) bool { return d.Device.Path == key.Path })
+}
+
+// Doubt is a device that may be staged, and of which nothing says which volume it is. A report
+// of a volume that it may be keeps that volume in use. A person has to end it, and the next
+// manager sees that.
+type Doubt struct {
+	Plugin string
+	Device volume.StagedDevice
+}
+
+func (d Doubt) mayBe(name v1.UniqueVolumeName) bool {
+	own, ours := strings.CutPrefix(string(name), d.Plugin+"/")
+	return ours && d.Device.MayBe(own)
+}
+
+func (t *Table) doubt(p volume.VolumePlugin, d volume.StagedDevice, log *slog.Logger) {
+	log.Warn("what an earlier owner has left may be staged: the volume that it may be counts as in use", "device", d.Path, "error", d.Err)
+	t.Lock.Lock()
+	defer t.Lock.Unlock()
+	t.doubts = append(t.doubts, Doubt{p.GetPluginName(), d})
+}
+
+// Doubts returns what may be staged. The caller holds the lock.
+func (t *Table) Doubts() []Doubt { return t.doubts }
 
 // Unstage undoes the staging, once the pods are complete. It retries failures, and returns
 // when ctx has ended or no device is left.
@@ -137,14 +180,19 @@ func (l *Left) unstage(ctx context.Context, f left) error {
 		return err
 	}
 	defer unlock()
-	if !t.isHeld(use.Key.Name) {
+	key := use.leftKey(f.device)
+	switch {
+	case t.isHeldAt(key): // and in use by that
+	case t.isHeld(use.Key.Name):
+		return use.Failed("UnmountDevice", spec, errors.New("a pod has this volume at another place"))
+	default:
 		if err := l.unmount(ctx, f, use); err != nil {
 			return err
 		}
 	}
 	t.Lock.Lock()
 	defer t.Lock.Unlock()
-	delete(t.left, use.Key.Name) // a volume that holds it is in use itself
+	t.forgetLeft(key)
 	return nil
 }
 
@@ -179,7 +227,15 @@ func (c LeftConfig) unknown(p volume.VolumePlugin) error {
 	return err
 }
 
-// isHeld reports whether a volume keeps the device.
+// isHeldAt reports whether a volume keeps the device at a place.
+func (t *Table) isHeldAt(key Key) bool {
+	t.Lock.Lock()
+	defer t.Lock.Unlock()
+	d := t.devices[key]
+	return d != nil && len(d.holders) > 0
+}
+
+// isHeld reports whether a volume keeps the device, wherever.
 func (t *Table) isHeld(name v1.UniqueVolumeName) bool {
 	t.Lock.Lock()
 	defer t.Lock.Unlock()

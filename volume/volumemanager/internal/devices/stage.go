@@ -230,7 +230,7 @@ func (t *Table) Unstage(ctx context.Context, l Leaving) error {
 	t.LetGo(l.Holder, use)
 	t.Lock.Lock()
 	defer t.Lock.Unlock()
-	delete(t.left, use.Key.Name) // it was staged before this manager, and is not any more
+	t.forgetLeft(use.Key) // it was staged before this manager, and is not any more
 	return nil
 }
 

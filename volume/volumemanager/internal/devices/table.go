@@ -74,7 +74,8 @@ type Table struct {
 	devices     map[Key]*device
 	attachments map[v1.UniqueVolumeName]*attachment
 	reported    map[v1.UniqueVolumeName]struct{} // in use, in the node's status
-	left        map[v1.UniqueVolumeName]struct{} // of an earlier owner, in use as long as they are staged
+	left        map[Key]struct{}                 // of an earlier owner, in use as long as they are staged
+	doubts      []Doubt                          // what may be staged, too
 	attached    map[v1.UniqueVolumeName]string   // with the devices' paths; nil until they are reported
 
 	completed chan struct{} // closed by complete
@@ -84,7 +85,7 @@ type Table struct {
 // New returns the table of a node whose volumes are not known yet.
 func New(config Config) *Table {
 	completed := make(chan struct{})
-	return &Table{Config: config, devices: make(map[Key]*device), attachments: make(map[v1.UniqueVolumeName]*attachment), left: make(map[v1.UniqueVolumeName]struct{}),
+	return &Table{Config: config, devices: make(map[Key]*device), attachments: make(map[v1.UniqueVolumeName]*attachment), left: make(map[Key]struct{}),
 		completed: completed, complete: sync.OnceFunc(func() { close(completed) })}
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -114,7 +115,24 @@ func Examine(ctx context.Context, config Config) ([]Problem, error) {
 		volumes = append(volumes, Problem{Kind: Unreadable, Path: rootdir.RecordsPath(root), Err: errors.Join(damaged.Errs...), Advice: damaged.Advice()})
 	}
 	orphans := x.orphans(ctx, dirs)
-	return slices.Concat(x.mountProblems(), volumes, orphans, x.strayMounts()), err
+	return slices.Concat(x.mountProblems(), volumes, orphans, x.strayMounts(), x.doubts(ctx)), err
+}
+
+// doubts are devices that may be staged, and of which nothing says which volume they are.
+func (x *examination) doubts(ctx context.Context) (problems []Problem) {
+	for _, p := range x.All {
+		devices, err := volume.FindStaged(ctx, p)
+		if err != nil {
+			problems = append(problems, Problem{Kind: Unreadable, Path: x.Host.GetPluginDir(p.GetPluginName()), Err: err, Advice: "Mend the directory: until then all of the plugin's volumes count as in use."})
+		}
+		for _, d := range devices {
+			if d.Spec == nil {
+				problems = append(problems, Problem{Kind: Unreadable, Volume: filepath.Base(filepath.Dir(d.Path)), Path: d.Path, Err: d.Err,
+					Advice: "The volume that it may be counts as in use, and is not detached. If nothing is mounted there, remove its directory by hand."})
+			}
+		}
+	}
+	return problems
 }
 
 func helperProblem(h rootdir.Helper) Problem {
