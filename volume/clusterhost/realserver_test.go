@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/podvol/podvol/mount/fakemount"
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/util/testenv/apiserver"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/clusterhost"
@@ -220,7 +221,8 @@ func authority(t *testing.T) string {
 }
 
 // trustBundlesByDefault asks a server without flags of its own: Kubernetes 1.37 and
-// later serve bundles, as their discovery says, and those before do not.
+// later serve bundles, as their discovery says, and those before do not. A program that is
+// built with older modules knows none of the versions that are served.
 func trustBundlesByDefault(t *testing.T, n *realNode) {
 	_, err := n.bundles(clusterhost.TrustBundlesConfig{}).GetTrustBundle(t.Context(), "missing")
 	notServed := errors.Is(err, clusterhost.ErrNotServed)
@@ -234,7 +236,7 @@ func bundlesAreServed(t *testing.T, api kubernetes.Interface) bool {
 	_, all, err := api.Discovery().ServerGroupsAndResources()
 	must(t, err)
 	return slices.ContainsFunc(all, func(list *metav1.APIResourceList) bool {
-		return (list.GroupVersion == "certificates.k8s.io/v1" || list.GroupVersion == "certificates.k8s.io/v1beta1") &&
+		return (list.GroupVersion == kubeapi.TrustBundleVersion().String() || list.GroupVersion == "certificates.k8s.io/v1beta1") &&
 			slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == "clustertrustbundles" })
 	})
 }
