@@ -306,6 +306,18 @@ func TestFSGroup(t *testing.T) {
 	}
 }
 
+// What is to be done about a secret that is missing is said.
+func TestMissingSecret(t *testing.T) {
+	b := newBench(t, everything(), csi.Config{})
+	s := pvSpec(func(pv *v1.PersistentVolume) {
+		pv.Spec.CSI.NodeStageSecretRef = &v1.SecretReference{Namespace: "safe", Name: "none"}
+	})
+	if err := b.setUp(s, pod("u1"), volume.MounterArgs{}); !errors.Is(err, volume.ErrNotFound) || !strings.Contains(err.Error(), "safe/none for NodeStageVolume is missing") || !strings.Contains(err.Error(), "create it") {
+		t.Errorf("%v", err)
+	}
+	b.wantNothing()
+}
+
 // A manifest without a policy means the API's default, which an API server would have set. A
 // policy that nobody knows is refused before anything is done.
 func TestFSGroupPolicies(t *testing.T) {

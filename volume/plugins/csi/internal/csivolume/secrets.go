@@ -2,6 +2,7 @@ package csivolume
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,6 +24,9 @@ func Secrets(ctx context.Context, host volume.VolumeHost, ref *v1.SecretReferenc
 		return nil, volume.NothingDone(err)
 	}
 	object, err := getter.GetSecret(ctx, ref.Namespace, ref.Name)
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil, volume.NothingDone(fmt.Errorf("the secret %s/%s for %s is missing: %w; create it, or without a cluster give its manifest with those of the pods", ref.Namespace, ref.Name, call, err))
+	}
 	if err != nil {
 		return nil, volume.NothingDone(fmt.Errorf("the secret %s/%s for %s cannot be read: %w", ref.Namespace, ref.Name, call, err))
 	}
