@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -103,7 +104,7 @@ func (p *Plugin) publishContext(ctx context.Context, w *volumeRequest, place str
 		return nil, nil
 	}
 	if _, err := volume.Role[volume.AttachmentGetter](p.Host); err != nil {
-		return nil, nil
+		return nil, p.checkUnattached(ctx, w.source)
 	}
 	if metadata, known := p.known.attachedAs(place); known && !anew {
 		return metadata, nil
@@ -114,6 +115,31 @@ func (p *Plugin) publishContext(ctx context.Context, w *volumeRequest, place str
 	}
 	p.known.attach(place, metadata)
 	return metadata, nil
+}
+
+// checkUnattached refuses a volume of a driver that attaches, where nobody attaches. Whether it
+// does, its controller says; many a driver serves that elsewhere, and fails later.
+func (p *Plugin) checkUnattached(ctx context.Context, s *source) error {
+	if !p.config.NobodyAttaches {
+		return nil
+	}
+	d, err := p.drivers.Get(s.Driver)
+	if err != nil {
+		return err
+	}
+	session, err := p.drivers.Session(ctx, d)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.config.CallTimeout)
+	defer cancel()
+	controls, err := session.Controls(ctx)
+	if err != nil || !controls.Has(spec.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME) {
+		return volume.NothingDone(context.Cause(ctx)) // nil but for a driver that hangs
+	}
+	return volume.NothingDone(&volume.Failure{Cause: ErrNotAttached, Subject: s.Handle,
+		What: fmt.Sprintf("driver %s attaches its volumes to nodes before they are mounted, and nobody does so here for volume %.128q", s.Driver, s.Handle),
+		Next: "attaching is the work of a cluster's attach/detach controller: run the node in a cluster, or use a driver whose volumes are not attached, such as a file server's"})
 }
 
 // attachment returns the metadata of a volume's attachment to a node. A failure has done

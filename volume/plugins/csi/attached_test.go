@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -334,4 +335,61 @@ func TestWhatIsLeftStagedIsTakenOver(t *testing.T) {
 	b.must(m.TearDownPod(t.Context(), web.UID))
 	b.wantInUse(m)
 	b.wantNothing()
+}
+
+// attachByHand has the driver attach the volume, if it attaches.
+func (b *bench) attachByHand() {
+	b.t.Helper()
+	if !b.driver.Config().Capabilities.Attach {
+		return
+	}
+	conn, err := csitest.Dial(b.socket)
+	b.must(err)
+	defer conn.Close()
+	_, err = spec.NewControllerClient(conn).ControllerPublishVolume(b.t.Context(), &spec.ControllerPublishVolumeRequest{VolumeId: "h1", NodeId: "node1",
+		VolumeCapability: &spec.VolumeCapability{AccessType: &spec.VolumeCapability_Mount{Mount: &spec.VolumeCapability_MountVolume{}},
+			AccessMode: &spec.VolumeCapability_AccessMode{Mode: spec.VolumeCapability_AccessMode_SINGLE_NODE_WRITER}}})
+	b.must(err)
+}
+
+// Where nobody attaches, a driver that attaches is refused before anything is done, in our words.
+// Its CSIDriver object, an attachment that the host knows, or a driver that does not show its
+// controller have it asked as ever.
+func TestWhereNobodyAttaches(t *testing.T) {
+	for name, tc := range map[string]struct {
+		prepare func(*bench)
+		refused bool
+	}{
+		"a driver that attaches": {func(*bench) {}, true},
+		"attachRequired: false":  {func(b *bench) { b.object(storagev1.CSIDriverSpec{AttachRequired: new(false)}) }, false},
+		"attached":               {func(b *bench) { b.attaching(); b.attach(nil) }, false},
+		"no controller here": {func(b *bench) {
+			b.driver.Inject(csitest.Fault{Match: csitest.Method("ControllerGetCapabilities"), Err: status.Error(codes.Unimplemented, "not here")})
+		}, false},
+		"a driver that does not attach": {func(b *bench) {
+			b.kill()
+			b.driver.Configure(func(c *csitest.Config) { c.Capabilities.Attach = false })
+			b.again()
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dc := everything()
+			dc.Capabilities.Attach = true
+			b := newBench(t, dc, csi.Config{NobodyAttaches: true})
+			tc.prepare(b)
+			if !tc.refused {
+				b.attachByHand()
+			}
+			err := b.setUp(pvSpec(), pod("u1"), volume.MounterArgs{})
+			if refused := errors.Is(err, csi.ErrNotAttached) && !volume.IsUncertain(err) && strings.Contains(err.Error(), driverName+" attaches its volumes"); refused != tc.refused {
+				t.Errorf("%v", err)
+			}
+			if staged := b.driver.CallsOf("NodeStageVolume"); (len(staged) == 0) != tc.refused {
+				t.Errorf("staged by %v", staged)
+			}
+			if tc.refused {
+				b.wantNothing()
+			}
+		})
+	}
 }

@@ -168,7 +168,7 @@ func (o *Options) csi(ctx context.Context, log io.Writer) (*csi.Plugin, error) {
 const stagedDir = "/run/podvol-csi"
 
 func (o *Options) config(ctx context.Context, log io.Writer) (csi.Config, error) {
-	c := csi.Config{Drivers: make(map[string]string), StagedDir: stagedDir, Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	c := csi.Config{Drivers: make(map[string]string), StagedDir: stagedDir, NobodyAttaches: true, Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	named := make([]string, 0, len(o.drivers))
 	for _, d := range o.drivers {
 		name, socket, err := o.driver(ctx, d)
