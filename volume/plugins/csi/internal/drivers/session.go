@@ -98,6 +98,15 @@ func (c *heardConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// Write notes an end that was there before anything was read.
+func (c *heardConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+		c.heard.Store(true)
+	}
+	return n, err
+}
+
 // silenceError is of a socket that takes connections, and of which nothing is heard. Since is
 // when that was seen first.
 type silenceError struct {
