@@ -105,6 +105,8 @@ func TestMountAndUnmountADriversVolume(t *testing.T) {
 			t.Errorf("the command that unmounts lacks the driver:\n%s", errOut)
 		}
 		mustPodvol(t, exitOK, "fsck", "--root-dir", root, flag)
+		mustPodvol(t, exitOK, "fsck", "--root-dir", root, "--csi-driver", csitest.DefaultName+"=unix://"+socket)
+		mustPodvol(t, exitOK, "fsck", "--root-dir", root, "--csi-driver", "unix:"+socket)
 		if out, _ := mustPodvol(t, exitFailed, "fsck", "--root-dir", root); strings.Contains(out, "is no volume") {
 			t.Errorf("fsck without the driver:\n%s", out)
 		}
@@ -220,6 +222,10 @@ func TestCSIFlags(t *testing.T) {
 		{"csi --csi-driver a=", "NAME=SOCKET"},
 		{"csi --csi-driver a=/s --csi-driver a=/t", "twice"},
 		{"csi --csi-driver a/b=/s", "no name of a driver"},
+		{"csi --csi-driver a/b=/s", "--csi-driver"},
+		{"csi --csi-driver a=unix:relative", "absolute path"},
+		{"csi --csi-driver tcp://127.0.0.1:10000", "Unix socket only"},
+		{"csi --csi-driver a=tcp://127.0.0.1:10000", "Unix socket only"},
 		{"mount --fake -f " + notes + " --csi-driver a=/s", "mounts for real"},
 	} {
 		if _, errOut := mustPodvol(t, exitUsage, strings.Fields(tc.args)...); !strings.Contains(errOut, tc.want) {

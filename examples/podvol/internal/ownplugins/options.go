@@ -159,7 +159,7 @@ func (o *Options) csi(ctx context.Context, log io.Writer) (*csi.Plugin, error) {
 	}
 	p, err := csi.New(c)
 	if err != nil {
-		return nil, o.usage("%w", err)
+		return nil, o.usage("--csi-driver or --csi-registry: %w", err)
 	}
 	return p, nil
 }
@@ -196,11 +196,14 @@ func (o *Options) config(ctx context.Context, log io.Writer) (csi.Config, error)
 // a name that the flag lacks. A name begins with a letter or a digit, unlike a path.
 func (o *Options) driver(ctx context.Context, flag string) (name, socket string, err error) {
 	name, socket, ok := strings.Cut(flag, "=")
-	unnamed := strings.HasPrefix(flag, "/") || strings.HasPrefix(flag, ".") || !ok && strings.Contains(flag, "/")
+	unnamed := strings.HasPrefix(flag, "unix:") || strings.HasPrefix(flag, "/") || strings.HasPrefix(flag, ".") || !ok && strings.Contains(flag, "/")
 	if unnamed {
 		name, socket = "", flag
 	} else if name == "" || socket == "" {
 		return "", "", o.usage("--csi-driver %q must be NAME=SOCKET, or the path of a socket with a slash in it", flag)
+	}
+	if socket, err = o.pathOf(socket); err != nil {
+		return "", "", err
 	}
 	if socket, err = filepath.Abs(socket); err != nil || !unnamed {
 		return name, socket, err
@@ -211,4 +214,19 @@ func (o *Options) driver(ctx context.Context, flag string) (name, socket string,
 		return "", "", fmt.Errorf("--csi-driver %s: %w", flag, err)
 	}
 	return name, socket, nil
+}
+
+// pathOf returns the path of a socket that may be given as drivers' own flags have it:
+// unix:///run/csi.sock.
+func (o *Options) pathOf(socket string) (string, error) {
+	if path, isUnix := strings.CutPrefix(socket, "unix:"); isUnix {
+		if path = strings.TrimPrefix(path, "//"); !strings.HasPrefix(path, "/") {
+			return "", o.usage("--csi-driver %q must have an absolute path after unix:", socket)
+		}
+		return path, nil
+	}
+	if scheme, _, has := strings.Cut(socket, "://"); has {
+		return "", o.usage("--csi-driver %q is of the scheme %s, and a driver is reached by a Unix socket only", socket, scheme)
+	}
+	return socket, nil
 }
