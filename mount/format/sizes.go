@@ -1,7 +1,9 @@
 package format
 
 import (
+	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"unsafe"
@@ -38,7 +40,10 @@ func sizer(s Signature) func(device *device, mountPoint string) (sizes, error) {
 
 // extSize reads the superblock, which the mounted file system keeps in the
 // cache that reads of the device see.
-func extSize(device *device, _ string) (sizes, error) {
+func extSize(device *device, mountPoint string) (sizes, error) {
+	if other, err := hasOther(mountPoint, device.node.number); err != nil || other {
+		return sizes{}, cmp.Or(err, fmt.Errorf("%s is not mounted at %s, but something else is", device.Name(), mountPoint))
+	}
 	b := make([]byte, 1024)
 	if _, err := device.ReadAt(b, extSuperblock); err != nil {
 		return sizes{}, err
@@ -54,6 +59,20 @@ func extSize(device *device, _ string) (sizes, error) {
 	}
 	block := int64(1024) << shift
 	return sizes{filesystem: int64(blocks) * block, block: block}, nil
+}
+
+// hasOther reports whether something else than a device is mounted at a path. Nothing is where
+// an unmounted file system grows.
+func hasOther(path string, number uint64) (bool, error) {
+	var at unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &at)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	if err != nil {
+		return false, &os.PathError{Op: "statx", Path: path, Err: err}
+	}
+	return at.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 && unix.Mkdev(at.Dev_major, at.Dev_minor) != number, nil
 }
 
 // xfsGeometry is struct xfs_fsop_geom_v1 of the kernel's xfs_fs.h, as far as it
