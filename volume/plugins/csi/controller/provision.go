@@ -238,10 +238,12 @@ func (m *provisioner) request(c *drivers.Controls) (*csi.CreateVolumeRequest, er
 	return r, nil
 }
 
-// volumeName is always the same for one claim on one node.
+// volumeName is always the same for one claim below one root directory of one node. Others may
+// have the same manifest, with the claim's UID, and must not get, or delete, its volume.
 func (m *provisioner) volumeName() string {
-	node := sha256.Sum256([]byte(m.plugin.Host.GetNodeName()))
-	return m.options.PVName + "-" + hex.EncodeToString(node[:4])
+	host := m.plugin.Host
+	place := sha256.Sum256([]byte(string(host.GetNodeName()) + "\x00" + host.GetPluginDir(csivolume.PluginName)))
+	return m.options.PVName + "-" + hex.EncodeToString(place[:4])
 }
 
 func (m *provisioner) isBlock() bool {

@@ -3,6 +3,7 @@ package controller_test
 import (
 	"errors"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -46,14 +47,23 @@ func secretNames(use string) map[string]string {
 	return map[string]string{"csi.storage.k8s.io/" + use + "-secret-name": use, "csi.storage.k8s.io/" + use + "-secret-namespace": "safe"}
 }
 
-// One manifest with the claim's UID may be declared on two machines. Whoever deletes the claim
-// deletes the data of that machine only.
-func TestTheSameClaimOnTwoMachines(t *testing.T) {
+// One manifest with the claim's UID may be declared on two machines, and below two root
+// directories of one. Whoever deletes the claim deletes the data of that place only.
+func TestTheSameClaimAtTwoPlaces(t *testing.T) {
 	b := newBench(t, everything())
+	for name, host := range map[string]*volume.Host{
+		"another machine":        {RootDir: b.host.RootDir, NodeName: "node2", Mounter: fakemount.New()},
+		"another root directory": {RootDir: t.TempDir(), NodeName: b.host.NodeName, Mounter: fakemount.New()},
+	} {
+		t.Run(name, func(t *testing.T) { b.wantOtherVolume(t, host) })
+	}
+}
+
+func (b *bench) wantOtherVolume(t *testing.T, host *volume.Host) {
 	other, err := controller.New(controller.Config{Drivers: map[string]string{driverName: b.socket}})
 	b.must(err)
 	t.Cleanup(func() { other.Close() })
-	b.must(other.Init(&volume.Host{RootDir: t.TempDir(), NodeName: "node2", Mounter: fakemount.New()}))
+	b.must(other.Init(host))
 	o := options(map[string]string{"disk": "directory"})
 	here, err := b.provision(o, nil)
 	b.must(err)
@@ -64,7 +74,7 @@ func TestTheSameClaimOnTwoMachines(t *testing.T) {
 	again, err := b.provision(o, nil)
 	b.must(err)
 	if a, b, c := here.Spec.CSI.VolumeHandle, there.Spec.CSI.VolumeHandle, again.Spec.CSI.VolumeHandle; a == b || a != c {
-		t.Errorf("the first machine has %s and, once more, %s, the other one %s", a, c, b)
+		t.Errorf("the first place has %s and, once more, %s, the other one %s", a, c, b)
 	}
 }
 
@@ -91,7 +101,7 @@ func TestProvision(t *testing.T) {
 	}
 	here := []*spec.Topology{{Segments: dc.Topology}}
 	want := &spec.CreateVolumeRequest{
-		Name: "pvc-1-" + sha256Hex("node1")[:8], Parameters: map[string]string{"disk": "directory"}, Secrets: map[string]string{"user": "admin"}, CapacityRange: &spec.CapacityRange{RequiredBytes: 1 << 30},
+		Name: "pvc-1-" + sha256Hex("node1\x00" + filepath.Join(b.host.RootDir, "plugins/kubernetes.io/csi"))[:8], Parameters: map[string]string{"disk": "directory"}, Secrets: map[string]string{"user": "admin"}, CapacityRange: &spec.CapacityRange{RequiredBytes: 1 << 30},
 		VolumeCapabilities:        []*spec.VolumeCapability{mount(spec.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER), mount(spec.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY)},
 		AccessibilityRequirements: &spec.TopologyRequirement{Requisite: here, Preferred: here},
 	}
