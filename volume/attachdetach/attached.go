@@ -65,11 +65,19 @@ type attachedTable struct {
 	nodes   map[types.NodeName]map[string]*attachment
 	// unnamed are those of which only the PersistentVolume could tell the volume, by its name.
 	unnamed map[string]map[string]*attachment
+	// making is how many attachments are being made, by node and attacher.
+	making map[place]int
+}
+
+// place is where an attacher attaches.
+type place struct {
+	node     types.NodeName
+	attacher string
 }
 
 func newAttachedTable() *attachedTable {
 	return &attachedTable{names: make(map[string]*attachment), volumes: make(map[v1.UniqueVolumeName]map[string]*attachment),
-		nodes: make(map[types.NodeName]map[string]*attachment), unnamed: make(map[string]map[string]*attachment)}
+		nodes: make(map[types.NodeName]map[string]*attachment), unnamed: make(map[string]map[string]*attachment), making: make(map[place]int)}
 }
 
 // put notes a version of a VolumeAttachment; nil: it is gone. It returns what was known.
@@ -168,16 +176,28 @@ func (t *attachedTable) volumesOn(node types.NodeName) (names []v1.UniqueVolumeN
 	return slices.Compact(names)
 }
 
-// countOn returns how many volumes of an attacher are attached to a node, or may be.
-func (t *attachedTable) countOn(node types.NodeName, attacher string) (n int) {
+// reserve makes room for an attachment that is about to be made, if there are fewer than limit
+// at a place; a negative limit: there is none.
+func (t *attachedTable) reserve(at place, limit int) (release func(), ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for a := range maps.Values(t.nodes[node]) {
-		if a.object.Spec.Attacher == attacher {
+	n := t.making[at]
+	for a := range maps.Values(t.nodes[at.node]) {
+		if a.object.Spec.Attacher == at.attacher {
 			n++
 		}
 	}
-	return n
+	if limit >= 0 && n >= limit {
+		return nil, false
+	}
+	t.making[at]++
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.making[at]--; t.making[at] == 0 {
+			delete(t.making, at)
+		}
+	}, true
 }
 
 // syncAttachment takes note of a VolumeAttachment.
@@ -220,7 +240,10 @@ func (c *Controller) identify(ctx context.Context, a *storagev1.VolumeAttachment
 	if known, ok := c.attached.last(a.Name); ok && known.object.UID == a.UID && !known.isUnnamed() {
 		return &attachment{object: a, volume: known.volume, foreign: known.foreign}, nil
 	}
-	ours := a.Annotations[VolumeAnnotation]
+	// The annotation comes first: another PersistentVolume may have that name by now.
+	if ours := a.Annotations[VolumeAnnotation]; ours != "" {
+		return &attachment{object: a, volume: v1.UniqueVolumeName(ours)}, nil
+	}
 	if name := pvOf(a); name != "" {
 		pv, err := objects.Get[*v1.PersistentVolume](ctx, c.objects, pvapi.VolumeRef(name))
 		if err != nil && !errors.Is(err, volume.ErrNotFound) {
@@ -231,9 +254,6 @@ func (c *Controller) identify(ctx context.Context, a *storagev1.VolumeAttachment
 				return known, nil
 			}
 		}
-	}
-	if ours != "" {
-		return &attachment{object: a, volume: v1.UniqueVolumeName(ours)}, nil
 	}
 	return &attachment{object: a, volume: unnamed(a), foreign: true}, nil
 }

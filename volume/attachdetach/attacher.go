@@ -67,7 +67,7 @@ func NewAttacher(config AttacherConfig) *Attacher {
 		a.log = slog.New(slog.DiscardHandler)
 	}
 	a.attachments = latest.New(a.objects, kindAttachment, a.changed)
-	a.queue = work.NewQueue(work.Config[volume.ObjectRef]{Reconcile: a.reconcile, Conflict: objects.ErrConflict})
+	a.queue = work.NewQueue(work.Config[volume.ObjectRef]{Reconcile: a.reconcile, Refresh: a.refresh, Conflict: objects.ErrConflict})
 	return a
 }
 
@@ -77,9 +77,8 @@ func (a *Attacher) Run(ctx context.Context) error {
 	if a.ran.Swap(true) {
 		return ErrRunOnce
 	}
-	for _, kind := range []string{kindAttachment, pvapi.KindVolume} {
-		defer a.objects.WatchKind(kind, a.queue.Enqueue)()
-	}
+	defer a.objects.WatchKind(kindAttachment, a.queue.EnqueueIfChanged)()
+	defer a.objects.WatchKind(pvapi.KindVolume, a.queue.Enqueue)()
 	if _, _, err := a.attachments.CatchUp(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -99,15 +98,32 @@ func (a *Attacher) Run(ctx context.Context) error {
 	return nil
 }
 
-// changed enqueues an attachment and, once it is gone, its PersistentVolume.
+// changed enqueues an attachment and, once it is gone, its PersistentVolume. That an attempt
+// has failed is no reason for the next one.
 func (a *Attacher) changed(name types.NamespacedName, prior, now *storagev1.VolumeAttachment, _ latest.Noticed) {
 	if now != nil {
-		a.queue.Enqueue(volume.NewObjectRef(kindAttachment, "", name.Name))
+		if prior == nil || !isSameWork(prior, now) {
+			a.queue.Enqueue(volume.NewObjectRef(kindAttachment, "", name.Name))
+		}
 		return
 	}
 	if pv := pvOf(prior); pv != "" {
 		a.queue.Enqueue(pvapi.VolumeRef(pv))
 	}
+}
+
+// isSameWork reports whether two versions of an attachment differ in nothing but its errors.
+func isSameWork(a, b *storagev1.VolumeAttachment) bool {
+	return a.UID == b.UID && (a.DeletionTimestamp == nil) == (b.DeletionTimestamp == nil) && a.Status.Attached == b.Status.Attached && slices.Equal(a.Finalizers, b.Finalizers)
+}
+
+// refresh reads an attachment, which enqueues it if there is work to do.
+func (a *Attacher) refresh(ctx context.Context, ref volume.ObjectRef) work.Result {
+	if ref.Kind != kindAttachment {
+		return a.reconcile(ctx, ref)
+	}
+	_, _, err := a.attachments.Get(ctx, ref.NamespacedName)
+	return work.Result{Reason: err}
 }
 
 func (a *Attacher) reconcile(ctx context.Context, ref volume.ObjectRef) work.Result {
@@ -130,22 +146,32 @@ func (a *Attacher) syncVolume(ctx context.Context, ref volume.ObjectRef) error {
 	if err != nil {
 		return pvapi.IgnoreMissing(err)
 	}
-	used := false
-	for _, object := range a.attachments.All() {
-		if pvOf(object) == pv.Name {
-			used = true
-			if !slices.Contains(object.Finalizers, AttachedFinalizer) {
-				a.queue.Enqueue(volume.NewObjectRef(kindAttachment, "", object.Name))
-			}
-		}
-	}
-	if used || !slices.Contains(pv.Finalizers, AttachedFinalizer) {
+	if a.isUsed(pv.Name) || !slices.Contains(pv.Finalizers, AttachedFinalizer) {
 		return nil
+	}
+	// Another attacher may have made one that the cache has not heard of.
+	if _, _, err := a.attachments.CatchUp(ctx); err != nil || a.isUsed(pv.Name) {
+		return err
 	}
 	next := pv.DeepCopy()
 	next.Finalizers = pvapi.Without(next.Finalizers, AttachedFinalizer)
 	_, err = a.objects.Update(ctx, next)
 	return pvapi.IgnoreMissing(err)
+}
+
+// isUsed reports whether there are attachments of a PersistentVolume, and enqueues those that
+// are not worked on yet.
+func (a *Attacher) isUsed(pv string) (used bool) {
+	for _, object := range a.attachments.All() {
+		if pvOf(object) != pv {
+			continue
+		}
+		used = true
+		if !slices.Contains(object.Finalizers, AttachedFinalizer) {
+			a.queue.Enqueue(volume.NewObjectRef(kindAttachment, "", object.Name))
+		}
+	}
+	return used
 }
 
 // syncAttachment does the next step for one attachment.
@@ -187,11 +213,20 @@ func (a *Attacher) pluginOf(ctx context.Context, object *storagev1.VolumeAttachm
 	if err != nil {
 		return nil, nil, err
 	}
+	if is, err := uniqueName(plugin, spec); err != nil || !isNamed(object, is) {
+		return nil, nil, errors.Join(err, fmt.Errorf("PersistentVolume %q is %s, %w: another one had its name when VolumeAttachment %s was made", pv.Name, is, volume.ErrNotFound, object.Name))
+	}
 	if attachable, ok := volume.AsAttachable(plugin); !isCSI && (!ok || pluginVolumes{attachable}.attacher(spec) != object.Spec.Attacher) {
 		return nil, nil, nil
 	}
 	able, _ := plugin.(volume.SpecAttacher)
 	return able, spec, nil
+}
+
+// isNamed reports whether an attachment is of a volume, as far as it says.
+func isNamed(object *storagev1.VolumeAttachment, is v1.UniqueVolumeName) bool {
+	name := object.Annotations[VolumeAnnotation]
+	return name == "" || name == string(is)
 }
 
 // hold puts the finalizer on an attachment, before anything is attached.

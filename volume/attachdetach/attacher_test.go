@@ -30,6 +30,7 @@ type cabinet struct {
 	attached map[string]bool // "lun@node"
 	calls    []string
 	err      error
+	numbered bool // each error has a number
 	hang     chan struct{}
 }
 
@@ -46,6 +47,8 @@ func (c *cabinet) do(what string, spec *volume.Spec, node types.NodeName, now bo
 	c.calls = append(c.calls, what+" "+name)
 	if c.err == nil {
 		c.attached[name] = now
+	} else if c.numbered {
+		return fmt.Errorf("request %d: %w", len(c.calls), c.err)
 	}
 	return c.err
 }
@@ -77,10 +80,11 @@ type workshop struct {
 	cabinet *cabinet
 	client  *objectstest.Client
 	stop    func()
+	node    types.NodeName
 }
 
 func newWorkshop(t *testing.T) *workshop {
-	w := &workshop{t: t, store: objects.NewStore(), cabinet: &cabinet{attached: make(map[string]bool)}}
+	w := &workshop{t: t, store: objects.NewStore(), cabinet: &cabinet{attached: make(map[string]bool)}, node: "n0"}
 	w.start()
 	t.Cleanup(func() {
 		w.stop()
@@ -99,7 +103,7 @@ func (w *workshop) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- attachdetach.NewAttacher(attachdetach.AttacherConfig{Objects: client, Plugins: plugins, NodeName: "n0"}).Run(ctx)
+		ended <- attachdetach.NewAttacher(attachdetach.AttacherConfig{Objects: client, Plugins: plugins, NodeName: w.node}).Run(ctx)
 	}()
 	w.stop = sync.OnceFunc(func() {
 		cancel()
@@ -300,4 +304,61 @@ func (w *workshop) mustBeRecorded() {
 	if a := w.of("a-n0"); w.cabinet.has("a@n0") && (a == nil || !slices.Contains(a.Finalizers, attachdetach.AttachedFinalizer)) {
 		w.t.Errorf("it is attached, and the attachment is %+v", a)
 	}
+}
+
+// A driver whose errors are never the same is not asked more often.
+func TestAttacherPausesAfterEachFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorkshop(t)
+		w.cabinet.numbered, w.cabinet.err = true, errors.New("out of luck")
+		w.addVolume("a")
+		w.attach("a", "n0", ofLUNs)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if n := len(w.cabinet.calls); n > 30 {
+			t.Errorf("%d attempts in ten minutes", n)
+		}
+	})
+}
+
+// Another node's attacher, whose cache is behind, lets no PersistentVolume go that is attached.
+func TestAttacherOfAnotherNodeKeepsTheVolume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorkshop(t)
+		other := *w
+		other.cabinet, other.node = &cabinet{attached: make(map[string]bool)}, "n1"
+		other.start()
+		defer other.stop()
+		time.Sleep(time.Second)
+		release := other.client.Hold("VolumeAttachment")
+		w.addVolume("a")
+		w.attach("a", "n0", ofLUNs)
+		w.settle()
+		release()
+		w.settle()
+		if pv := w.volume("a"); !slices.Contains(pv.Finalizers, attachdetach.AttachedFinalizer) {
+			t.Errorf("finalizers %v", pv.Finalizers)
+		}
+	})
+}
+
+// What was attached is not detached by what another volume of its name says.
+func TestAttacherDetachesNoOtherVolume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorkshop(t)
+		w.addVolume("a")
+		name := "a"
+		made := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a-n0", Annotations: map[string]string{attachdetach.VolumeAnnotation: "example.com/lun/iqn.before"}},
+			Spec: storagev1.VolumeAttachmentSpec{Attacher: ofLUNs, NodeName: "n0", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}}}
+		made.Finalizers = []string{attachdetach.AttachedFinalizer}
+		if _, err := w.store.Create(t.Context(), made); err != nil {
+			t.Fatal(err)
+		}
+		w.delete(attachmentNamed("a-n0"))
+		w.settle()
+		a := w.of("a-n0")
+		if len(w.cabinet.calls) > 0 || a == nil || a.Status.DetachError == nil || !strings.Contains(a.Status.DetachError.Message, "remove the finalizer") {
+			t.Errorf("calls %q, attachment %+v", w.cabinet.calls, a)
+		}
+	})
 }

@@ -27,7 +27,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/attachdetach"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/objectstest"
 )
@@ -422,5 +424,64 @@ func TestAFailedDetachIsTold(t *testing.T) {
 		w.setDetaching("a", nil)
 		w.settle()
 		w.wantAttachments("a@n1+")
+	})
+}
+
+// slowCreate has the answers of creations late.
+type slowCreate struct{ objects.Client }
+
+func (s slowCreate) Create(ctx context.Context, o metav1.Object) (metav1.Object, error) {
+	time.Sleep(time.Second)
+	return s.Client.Create(ctx, o)
+}
+
+// Attachments that are being made at once take room, too.
+func TestRoomIsKeptWhileManyAreMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disks := []string{"a", "b", "c", "d", "e"}
+		w := newWorld(t, 1, disks...)
+		w.stop()
+		w.create(csiNode("n0", 2))
+		for _, disk := range disks {
+			w.addPod("p-"+disk, "n0", disk)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- attachdetach.New(attachdetach.Config{Objects: slowCreate{w.store}}).Run(ctx) }()
+		w.settle()
+		if got := w.attachments(); len(got) != 2 {
+			t.Errorf("attachments %v", got)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A pod is not told the names of pods of other namespaces.
+func TestPodsOfOtherNamespacesAreNotNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, "a")
+		w.addPod("p", "n0", "a")
+		w.settle()
+		pv := pvbuild.NewPV("b", "1Gi", pvbuild.WithModes(v1.ReadWriteOnce))
+		pv.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "a"}}
+		pv.Spec.ClaimRef = &v1.ObjectReference{Namespace: "others", Name: "b", UID: "uid-b"}
+		claim := pvbuild.NewClaim("b", "1Gi", pvbuild.Naming("b"))
+		claim.Namespace = "others"
+		w.create(pv)
+		w.create(claim)
+		w.change("PersistentVolumeClaim", "others", "b", func(o metav1.Object) { o.(*v1.PersistentVolumeClaim).Status.Phase = v1.ClaimBound })
+		pod := podOn("q", "n1", "b")
+		pod.Namespace = "others"
+		w.create(pod)
+		w.settle()
+		events := w.takeEvents()
+		if !slices.ContainsFunc(events, func(e string) bool {
+			return strings.Contains(e, "q: Warning") && strings.Contains(e, "1 pods of other namespaces use it") && !strings.Contains(e, "ops/p")
+		}) {
+			t.Errorf("events %q", events)
+		}
 	})
 }

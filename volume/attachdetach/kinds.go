@@ -86,8 +86,12 @@ type pluginVolumes struct {
 }
 
 func (k pluginVolumes) uniqueName(spec *volume.Spec) (v1.UniqueVolumeName, error) {
-	name, err := k.plugin.GetVolumeName(spec)
-	return v1.UniqueVolumeName(k.plugin.GetPluginName() + "/" + name), err
+	return uniqueName(k.plugin, spec)
+}
+
+func uniqueName(plugin volume.VolumePlugin, spec *volume.Spec) (v1.UniqueVolumeName, error) {
+	name, err := plugin.GetVolumeName(spec)
+	return v1.UniqueVolumeName(plugin.GetPluginName() + "/" + name), err
 }
 
 // attacher is the plugin's name, turned round as it may have no slash:

@@ -162,19 +162,18 @@ func (c *Controller) untilLost(node *v1.Node) time.Duration {
 	return max(0, c.detachAfter-time.Since(since))
 }
 
-// room returns how many volumes of a driver may be attached to a node; ok is false where
-// there is no limit.
-func (c *Controller) room(ctx context.Context, node types.NodeName, driver string) (limit int, ok bool, err error) {
-	info, err := objects.Get[*storagev1.CSINode](ctx, c.objects, volume.NewObjectRef(kindCSINode, "", string(node)))
+// room returns how many volumes may be attached at a place; negative: any number.
+func (c *Controller) room(ctx context.Context, at place) (limit int, err error) {
+	info, err := objects.Get[*storagev1.CSINode](ctx, c.objects, volume.NewObjectRef(kindCSINode, "", string(at.node)))
 	if err != nil {
-		return 0, false, pvapi.IgnoreMissing(err)
+		return -1, pvapi.IgnoreMissing(err)
 	}
 	for i := range info.Spec.Drivers {
-		if d := &info.Spec.Drivers[i]; d.Name == driver && d.Allocatable != nil && d.Allocatable.Count != nil {
-			return int(*d.Allocatable.Count), true, nil
+		if d := &info.Spec.Drivers[i]; d.Name == at.attacher && d.Allocatable != nil && d.Allocatable.Count != nil {
+			return int(*d.Allocatable.Count), nil
 		}
 	}
-	return 0, false, nil
+	return -1, nil
 }
 
 func isReady(node *v1.Node) bool {

@@ -47,12 +47,17 @@ func (t *teller) attached(s *site) {
 	}
 }
 
-// waits tells the pods of a node why a volume is not attached.
-func (t *teller) waits(s *site, reason, why string) {
+// waits tells the pods of a node why a volume is not attached. Details that change with each
+// attempt make no other state.
+func (t *teller) waits(s *site, why, details string) {
 	for _, p := range s.holders {
-		if t.enter(p, s.name, why) {
-			t.send(p, v1.EventTypeWarning, reason, fmt.Sprintf("volume %q is not attached to node %s: %s", specName(p, s.name), s.node, why))
-		}
+		t.wait(p, s, why, details)
+	}
+}
+
+func (t *teller) wait(p *podWishes, s *site, why, details string) {
+	if t.enter(p, s.name, why) {
+		t.send(p, v1.EventTypeWarning, reasonFailed, fmt.Sprintf("volume %q is not attached to node %s: %s%s", specName(p, s.name), s.node, why, details))
 	}
 }
 
@@ -61,7 +66,7 @@ func (t *teller) waitsForRoom(s *site, why string) {
 	t.mu.Lock()
 	add(t.full, s.node, s.name, true)
 	t.mu.Unlock()
-	t.waits(s, reasonFailed, why)
+	t.waits(s, why, "")
 }
 
 // waitingForRoom returns, and forgets, the volumes for which a node had no room.
@@ -110,19 +115,25 @@ func specName(p *podWishes, name v1.UniqueVolumeName) string {
 	return p.volumes[name].spec.Name()
 }
 
-// multiAttach says who has a volume that may be attached to one node only, and what ends
-// that.
-func (c *Controller) multiAttach(s, other *site) string {
-	return fmt.Sprintf("Multi-Attach error: only one node may have it at a time, and node %s has it; %s", other.node, c.whyHeld(s, other))
+// tellMultiAttach tells pods who has a volume that may be attached to one node only, and what
+// ends that.
+func (c *Controller) tellMultiAttach(s, other *site) {
+	details := ""
+	if object := other.has.object; object.DeletionTimestamp != nil && object.Status.DetachError != nil {
+		details = ": " + object.Status.DetachError.Message
+	}
+	for _, p := range s.holders {
+		why := whyHeld(other, podsOf(other.holders, p.pod.Namespace))
+		c.tell.wait(p, s, fmt.Sprintf("Multi-Attach error: only one node may have it at a time, and node %s has it; %s", other.node, why), details)
+	}
 }
 
-// whyHeld says why a node keeps a volume, and what to do.
-func (c *Controller) whyHeld(s, other *site) string {
+// whyHeld says why a node keeps a volume, and what to do. users are the pods that use it.
+func whyHeld(other *site, users string) string {
 	object, node := other.has.object, other.object
-	users := podsOf(other.holders, namespacesOf(s.holders))
 	switch {
 	case object.DeletionTimestamp != nil && object.Status.DetachError != nil:
-		return "detaching it fails: " + object.Status.DetachError.Message
+		return "detaching it fails"
 	case other.has.isGoing():
 		return fmt.Sprintf("it is being detached (VolumeAttachment %s)", object.Name)
 	case other.has.foreign:
@@ -141,21 +152,13 @@ func (c *Controller) whyHeld(s, other *site) string {
 	return "it is about to be detached"
 }
 
-func namespacesOf(pods []*podWishes) []string {
-	var all []string
-	for _, p := range pods {
-		all = append(all, p.pod.Namespace)
-	}
-	return all
-}
-
 // podsOf names the pods that use a volume. Those of other namespaces than the reader's are
 // only counted.
-func podsOf(pods []*podWishes, readers []string) string {
+func podsOf(pods []*podWishes, reader string) string {
 	var names []string
 	hidden := 0
 	for _, p := range pods {
-		if slices.Contains(readers, p.pod.Namespace) {
+		if p.pod.Namespace == reader {
 			names = append(names, p.pod.Namespace+"/"+p.pod.Name)
 		} else {
 			hidden++

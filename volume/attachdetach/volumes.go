@@ -182,18 +182,20 @@ func (c *Controller) attach(ctx context.Context, s *site, w *wanted, all []*site
 		return nil
 	}
 	if other := blocking(s, w.spec, all); other != nil {
-		c.tell.waits(s, reasonFailed, c.multiAttach(s, other))
+		c.tellMultiAttach(s, other)
 		return nil
 	}
-	attacher := w.kind.attacher(w.spec)
-	limit, limited, err := c.room(ctx, s.node, attacher)
+	at := place{s.node, w.kind.attacher(w.spec)}
+	limit, err := c.room(ctx, at)
 	if err != nil {
 		return err
 	}
-	if limited && c.attached.countOn(s.node, attacher) >= limit {
-		c.tell.waitsForRoom(s, fmt.Sprintf("node %s has %d volumes of driver %s attached, which is all that its CSINode allows; the volume is attached once another is not", s.node, limit, attacher))
+	release, ok := c.attached.reserve(at, limit)
+	if !ok {
+		c.tell.waitsForRoom(s, fmt.Sprintf("node %s has %d volumes of driver %s attached, which is all that its CSINode allows; the volume is attached once another is not", s.node, limit, at.attacher))
 		return nil
 	}
+	defer release() // it counts as attached by then, if it is
 	c.tell.attaching(s)
 	return c.create(ctx, s, w)
 }
@@ -207,7 +209,7 @@ func (c *Controller) keep(s *site) {
 	case object.Status.Attached:
 		c.tell.attached(s)
 	case object.Status.AttachError != nil:
-		c.tell.waits(s, reasonFailed, "attaching it failed: "+object.Status.AttachError.Message)
+		c.tell.waits(s, "attaching it failed", ": "+object.Status.AttachError.Message)
 	}
 	c.setLeaving(s, false)
 }

@@ -32,14 +32,26 @@ func (t Table) Enter(volume, place string) (elsewhere string, err error) {
 	if err != nil {
 		return "", err
 	}
-	text := strings.TrimSpace(string(boot)) + " "
+	own := strings.TrimSpace(string(boot)) + " "
+	gone := "" // a place that is there no more
+	for {
+		elsewhere, err = t.tryEnter(volume, own, place, gone)
+		if err != nil || elsewhere == "" || exists(elsewhere) { // without the lock: it may hang
+			return elsewhere, err
+		}
+		gone = elsewhere
+	}
+}
+
+// tryEnter is Enter that takes one place for gone.
+func (t Table) tryEnter(volume, own, place, gone string) (elsewhere string, err error) {
 	err = t.locked(func(dir *os.File) error {
 		link := t.path(dir, volume)
 		is, err := os.Readlink(link)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		if other, now := strings.CutPrefix(is, text); now && other != place && exists(other) {
+		if other, now := strings.CutPrefix(is, own); now && other != place && other != gone {
 			elsewhere = other
 			return nil
 		}
@@ -48,7 +60,7 @@ func (t Table) Enter(volume, place string) (elsewhere string, err error) {
 				return err
 			}
 		}
-		return os.Symlink(text+place, link)
+		return os.Symlink(own+place, link)
 	})
 	return elsewhere, err
 }
