@@ -223,16 +223,27 @@ func (c *Controller) attachmentGone(name string) {
 	c.enqueueVolumes(c.tell.waitingForRoom(prior.node()))
 }
 
-// takeAttachment notes a version of a VolumeAttachment, and enqueues its volume and its node.
+// takeAttachment notes a version of a VolumeAttachment, and enqueues its volume and its node. If
+// there is a newer one by then, that counts: two of them may be noted at once.
 func (c *Controller) takeAttachment(ctx context.Context, a *storagev1.VolumeAttachment) error {
-	now, err := c.identify(ctx, a)
-	if err != nil {
-		return err
+	for {
+		now, err := c.identify(ctx, a)
+		if err != nil {
+			return err
+		}
+		c.attached.put(a.Name, now)
+		c.queue.Enqueue(key{volume: now.volume})
+		c.queue.Enqueue(key{object: nodeRef(types.NodeName(a.Spec.NodeName))})
+		last, known := c.attachments.Last(types.NamespacedName{Name: a.Name})
+		if !known {
+			c.attachmentGone(a.Name)
+			return nil
+		}
+		if last.UID == a.UID && last.ResourceVersion == a.ResourceVersion {
+			return nil
+		}
+		a = last
 	}
-	c.attached.put(a.Name, now)
-	c.queue.Enqueue(key{volume: now.volume})
-	c.queue.Enqueue(key{object: nodeRef(types.NodeName(a.Spec.NodeName))})
-	return nil
 }
 
 // identify finds out which volume an attachment is of.
