@@ -107,8 +107,12 @@ func TestMountAndUnmountADriversVolume(t *testing.T) {
 		mustPodvol(t, exitOK, "fsck", "--root-dir", root, flag)
 		mustPodvol(t, exitOK, "fsck", "--root-dir", root, "--csi-driver", csitest.DefaultName+"=unix://"+socket)
 		mustPodvol(t, exitOK, "fsck", "--root-dir", root, "--csi-driver", "unix:"+socket)
-		if out, _ := mustPodvol(t, exitFailed, "fsck", "--root-dir", root); strings.Contains(out, "is no volume") {
-			t.Errorf("fsck without the driver:\n%s", out)
+		missing := "is of CSI driver " + csitest.DefaultName + ", and no CSI plugin is registered: give --csi-driver " + csitest.DefaultName + "=SOCKET or --csi-registry DIR"
+		if out, errOut := mustPodvol(t, exitFailed, "fsck", "--root-dir", root); strings.Contains(out, "is no volume") || !strings.Contains(errOut, missing) {
+			t.Errorf("fsck without the driver:\n%s%s", out, errOut)
+		}
+		if _, errOut := mustPodvol(t, exitFailed, "unmount", "--all", "--root-dir", root); !strings.Contains(errOut, missing) {
+			t.Errorf("unmount without the driver:\n%s", errOut)
 		}
 		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root, flag)
 		assertNothingMountedBelow(t, root)

@@ -96,6 +96,8 @@ func fsck(ctx context.Context, s streams, o fsckOptions) error {
 	if err != nil {
 		return err
 	}
+	volumes, _ := volumemanager.Inspect(rootDir, table.Kernel()) // what cannot be read is a problem that follows
+	o.drivers.TellMissing(s.err, volumes)
 	config := volumemanager.Config{
 		RootDir: rootDir, NodeName: "localhost", Objects: objects.NewStore(), Plugins: plugins.All(own...), Adopt: o.adopt, Logger: log,
 	}

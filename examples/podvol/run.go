@@ -186,7 +186,7 @@ func (j *job) run(ctx context.Context, s streams, o runOptions, root *runroot.Ro
 			Logger: log, Events: loggedEvents{log, func(s string) string { return s }}},
 		Claims: standalone.ClaimsConfig{RootDir: o.rootDir, Manager: "podvol run", VolumeDirs: o.volumes, Plugins: j.claimPlugins, LockTimeout: min(o.timeout, claimsWait), Logger: log},
 		Stdin:  s.in, Stdout: plaintext.AsGiven(s.out), Stderr: plaintext.AsGiven(s.err),
-		Repair: shellJoin(append(programName(executable()), "fsck", "--repair", "--root-dir", o.rootDir)),
+		Repair: shellJoin(append(programName(executable()), append([]string{"fsck", "--repair", "--root-dir", o.rootDir}, o.plugins.DriverArgs()...)...)),
 	}
 	r.Groups = func(groups []int64) {
 		fmt.Fprintf(s.err, "podvol: the volumes' files belong to groups %d (annotation pv.beta.kubernetes.io/gid), which podvol run does not add: name them in spec.securityContext.supplementalGroups\n", groups)

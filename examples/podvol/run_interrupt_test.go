@@ -167,9 +167,9 @@ spec:
   volumes: [{name: e, emptyDir: {}}]
 `)
 		testtool.Need(t, "mount")
-		_, errOut := mustPodvol(t, exitRunFailed, "run", "--root-dir", base, "-f", file, "--", "sh", "-ec",
+		_, errOut := mustPodvol(t, exitRunFailed, "run", "--root-dir", base, "-f", file, "--csi-driver", "d.example.com=/run/d.sock", "--", "sh", "-ec",
 			"mkdir /e/a; mount -t tmpfs tmpfs /e/a; echo precious > /e/a/inside; echo precious > /e/beside")
-		if !strings.Contains(errOut, "stays behind") || !strings.Contains(errOut, "fsck --repair --root-dir "+base) {
+		if !strings.Contains(errOut, "stays behind") || !strings.Contains(errOut, "fsck --repair --root-dir "+base+" --csi-driver d.example.com=/run/d.sock") {
 			t.Errorf("stderr %s", errOut)
 		}
 		var kept []string
