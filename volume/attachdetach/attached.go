@@ -80,10 +80,15 @@ func newAttachedTable() *attachedTable {
 		nodes: make(map[types.NodeName]map[string]*attachment), unnamed: make(map[string]map[string]*attachment), making: make(map[place]int)}
 }
 
-// put notes a version of a VolumeAttachment; nil: it is gone. It returns what was known.
-func (t *attachedTable) put(name string, now *attachment) (prior *attachment) {
+// put notes a version of a VolumeAttachment; nil: it is gone. It returns what was known. It does
+// nothing if that is not the last word any more: what two workers note at once must not come in
+// the wrong order, not even for a moment.
+func (t *attachedTable) put(name string, now *attachment, isLast func() bool) (prior *attachment) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if !isLast() {
+		return nil
+	}
 	prior = t.names[name]
 	if prior != nil {
 		delete(t.names, name)
@@ -214,7 +219,10 @@ func (c *Controller) syncAttachment(ctx context.Context, name types.NamespacedNa
 }
 
 func (c *Controller) attachmentGone(name string) {
-	prior := c.attached.put(name, nil)
+	prior := c.attached.put(name, nil, func() bool {
+		_, known := c.attachments.Last(types.NamespacedName{Name: name})
+		return !known
+	})
 	if prior == nil {
 		return
 	}
@@ -231,7 +239,10 @@ func (c *Controller) takeAttachment(ctx context.Context, a *storagev1.VolumeAtta
 		if err != nil {
 			return err
 		}
-		c.attached.put(a.Name, now)
+		c.attached.put(a.Name, now, func() bool {
+			last, known := c.attachments.Last(types.NamespacedName{Name: a.Name})
+			return known && last.UID == a.UID && last.ResourceVersion == a.ResourceVersion
+		})
 		c.queue.Enqueue(key{volume: now.volume})
 		c.queue.Enqueue(key{object: nodeRef(types.NodeName(a.Spec.NodeName))})
 		last, known := c.attachments.Last(types.NamespacedName{Name: a.Name})

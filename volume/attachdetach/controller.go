@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -93,6 +94,7 @@ type Controller struct {
 	attached    *attachedTable
 	tell        *teller
 	queue       *work.Queue[key]
+	doubt       sync.Map // of names of nodes, see isInDoubt
 	ran         atomic.Bool
 }
 

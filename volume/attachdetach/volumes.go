@@ -124,6 +124,9 @@ func (c *Controller) detach(ctx context.Context, s *site) error {
 	switch {
 	case !isManaged(s.object):
 		return nil
+	case c.isInDoubt(s.node):
+		c.queue.EnqueueAfterPause(key{object: nodeRef(s.node)})
+		return nil // what the node is told then enqueues the volume
 	case c.wishes.isUnsureOn(s.node):
 		return nil // the pod is read again, and enqueues what was kept for it
 	case isUsed(s.object, s.has) && !c.isLost(s.object):
