@@ -58,11 +58,13 @@ func (e *ObjectError) Unwrap() error { return e.Err }
 // volume, finalizers, status, a class that was given by default. The objects are only
 // read. Apply is idempotent and safe for concurrent use: calls run one after the other.
 //
-//   - A manifest's UID is kept unless it is derived ([objects.DerivedUID]): a claim that is
-//     deleted and declared again is another claim, and does not see the data of the first.
+//   - Each claim and volume gets a new UID, as in Kubernetes, whatever UID its manifest has: a
+//     claim that is deleted and declared again is another claim, and does not see the data of
+//     the first, and no two stores share a claim. Existing ones keep theirs.
 //   - Status, finalizers, owners and other fields that only a cluster writes are ignored.
 //   - A volume that is declared with its claim's UID, from an earlier record, waits for
-//     that claim: until then nothing is reclaimed, and no other claim gets the volume.
+//     that claim, which is the one that keeps its UID: until then nothing is reclaimed, and no
+//     other claim gets the volume. Two stores that are given both share that claim's data.
 //   - Storage comes before claims and those before pods, whatever their order, so that
 //     claims find the volumes declared with them. [Cluster.Bind] puts pods on the node.
 //   - The error joins one *[ObjectError] for each refused object, which stays as it was:
@@ -192,24 +194,16 @@ func (c *Cluster) applyRecorded(ctx context.Context, ref volume.ObjectRef, decla
 	stored, err := c.objects.Get(ctx, ref)
 	switch {
 	case errors.Is(err, volume.ErrNotFound):
-		if err := mark(declared, declared, c.manager); err != nil {
-			return false, err
-		}
-		if pv, ok := declared.(*v1.PersistentVolume); ok {
-			awaitClaim(nil, pv)
-		}
-		setDefaults(declared)
-		if claim, ok := declared.(*v1.PersistentVolumeClaim); ok {
-			if err := c.giveDefaultClass(ctx, claim); err != nil {
-				return false, err
-			}
-		}
-		_, err = c.objects.Create(ctx, declared)
-		return err == nil, err
+		return c.create(ctx, ref, declared)
 	case err != nil:
 		return false, err
 	case stored.GetDeletionTimestamp() != nil:
 		return false, ErrBeingDeleted
+	}
+	if gone, err := c.makeWay(ctx, ref, stored, declared); err != nil {
+		return false, err
+	} else if gone {
+		return c.create(ctx, ref, declared)
 	}
 	if err := checkIdentity(ref, stored, declared); err != nil {
 		return false, err
@@ -231,6 +225,29 @@ func (c *Cluster) applyRecorded(ctx context.Context, ref volume.ObjectRef, decla
 	}
 	_, err = c.objects.Update(ctx, next)
 	return false, err
+}
+
+// create makes a declared claim or volume.
+func (c *Cluster) create(ctx context.Context, ref volume.ObjectRef, declared metav1.Object) (created bool, err error) {
+	if err := mark(declared, declared, c.manager); err != nil {
+		return false, err
+	}
+	if awaited, err := c.isAwaited(ctx, ref, declared.GetUID()); err != nil {
+		return false, err
+	} else if !awaited {
+		declared.SetUID("") // the store gives it one
+	}
+	setDefaults(declared)
+	switch declared := declared.(type) {
+	case *v1.PersistentVolume:
+		awaitClaim(nil, declared)
+	case *v1.PersistentVolumeClaim:
+		if err := c.giveDefaultClass(ctx, declared); err != nil {
+			return false, err
+		}
+	}
+	_, err = c.objects.Create(ctx, declared)
+	return err == nil, err
 }
 
 // giveDefaultClass gives a new claim that says nothing of its class the default

@@ -64,7 +64,7 @@ status: {phase: Bound}
 	claim := m.claim("data")
 	_, completed := claim.Annotations["pv.kubernetes.io/bind-completed"]
 	_, selected := claim.Annotations["volume.kubernetes.io/selected-node"]
-	if claim.UID != "from-elsewhere" || len(claim.Finalizers)+len(claim.OwnerReferences) > 0 || completed || selected ||
+	if claim.UID == "from-elsewhere" || claim.UID == "" || len(claim.Finalizers)+len(claim.OwnerReferences) > 0 || completed || selected ||
 		claim.Annotations["note"] != "mine" || claim.Status.Phase != "" || claim.Spec.VolumeName != "pv" {
 		t.Errorf("it is %v", claim)
 	}

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"context"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -8,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
@@ -98,7 +100,7 @@ func awaitClaim(stored, next *v1.PersistentVolume) {
 }
 
 func ownPart(kind string, meta *metav1.ObjectMeta) {
-	meta.UID = ownUID(kind, meta)
+	meta.UID = declaredUID(kind, meta)
 	meta.CreationTimestamp = metav1.Time{}
 	meta.OwnerReferences = nil // their UIDs mean nothing here, and it would go for want of its owner
 	for name := range meta.Annotations {
@@ -108,12 +110,46 @@ func ownPart(kind string, meta *metav1.ObjectMeta) {
 	}
 }
 
-// ownUID returns the UID that a manifest itself gives an object. One that was
-// made of its name alone is none: the next object of that name would have it
-// too, and so the data of this one.
-func ownUID(kind string, meta *metav1.ObjectMeta) types.UID {
+// declaredUID returns the UID that a manifest itself gives an object. One that was
+// made of its name alone is none.
+func declaredUID(kind string, meta *metav1.ObjectMeta) types.UID {
 	if meta.UID == objects.DerivedUID(kind, meta.Namespace, meta.Name) {
 		return ""
 	}
 	return meta.UID
+}
+
+// isAwaited reports whether a stored volume waits for the claim of that UID: the two
+// come from an earlier record. No other declared UID is given to an object, since each
+// store that takes the manifest would give the same, and provisioners know a claim's
+// data by its UID.
+func (c *Cluster) isAwaited(ctx context.Context, ref volume.ObjectRef, uid types.UID) (bool, error) {
+	if ref.Kind != kindClaim || uid == "" {
+		return false, nil
+	}
+	volumes, err := objects.List[*v1.PersistentVolume](ctx, c.objects, kindVolume, "")
+	return slices.ContainsFunc(volumes, func(pv *v1.PersistentVolume) bool {
+		claim := pv.Spec.ClaimRef
+		return pvapi.AwaitsClaim(pv) && claim.UID == uid && claim.Namespace == ref.Namespace && claim.Name == ref.Name
+	}), err
+}
+
+// makeWay deletes a claim that has no storage, and gets none, if a volume has come
+// that waits for the claim of the declared UID: the claim was declared before it.
+func (c *Cluster) makeWay(ctx context.Context, ref volume.ObjectRef, stored, declared metav1.Object) (gone bool, err error) {
+	_, bound := stored.GetAnnotations()[bindCompleted]
+	if bound || stored.GetUID() == declared.GetUID() || slices.Contains(stored.GetFinalizers(), persistentvolume.ProvisioningFinalizer) {
+		return false, nil
+	}
+	if awaited, err := c.isAwaited(ctx, ref, declared.GetUID()); err != nil || !awaited {
+		return false, err
+	}
+	err = c.objects.Delete(ctx, ref, objects.Preconditions{UID: stored.GetUID(), ResourceVersion: stored.GetResourceVersion()})
+	if err != nil {
+		return false, err
+	}
+	if len(stored.GetFinalizers()) > 0 {
+		return false, ErrBeingDeleted
+	}
+	return true, nil
 }

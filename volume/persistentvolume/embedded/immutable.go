@@ -163,11 +163,17 @@ func shown(value any) string {
 	return string(data)
 }
 
-// checkIdentity refuses another object of the same name.
+// checkIdentity refuses another object of the same name. A UID that was declared the
+// last time, too, is no other's.
 func checkIdentity(ref volume.ObjectRef, stored, declared metav1.Object) error {
-	if uid := declared.GetUID(); uid != "" && uid != stored.GetUID() {
-		return immutable(ref, "metadata.uid", stored.GetUID(), uid,
-			"that is the one that exists", "take the UID out of the manifest, or delete the stored one first")
+	uid := declared.GetUID()
+	if uid == "" || uid == stored.GetUID() {
+		return nil
 	}
-	return nil
+	last, err := lastDeclared(stored)
+	if err != nil || last["uid"] == string(uid) {
+		return err
+	}
+	return immutable(ref, "metadata.uid", stored.GetUID(), uid,
+		"that is the one that exists", "take the UID out of the manifest, or delete the stored one first")
 }

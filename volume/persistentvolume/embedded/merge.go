@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // merge returns the stored object, changed as from last to declared: a declared
@@ -60,6 +61,8 @@ func drop(from map[string]any, name string, was any) {
 // content is the part of a stored claim or volume that can be declared. The field
 // of the other kind is nil.
 type content struct {
+	// UID is the declared one, which the object need not have. It is only noted.
+	UID         types.UID                     `json:"uid,omitempty"`
 	Labels      map[string]string             `json:"labels,omitempty"`
 	Annotations map[string]string             `json:"annotations,omitempty"`
 	Claim       *v1.PersistentVolumeClaimSpec `json:"claim,omitempty"`
@@ -107,6 +110,19 @@ func withoutNull(fields map[string]any) map[string]any {
 	return fields
 }
 
+// lastDeclared returns the fields with which an object was declared the last time.
+func lastDeclared(stored metav1.Object) (map[string]any, error) {
+	text := stored.GetAnnotations()[lastApplied]
+	if text == "" {
+		return nil, nil
+	}
+	last, err := decodeFields([]byte(text))
+	if err != nil {
+		return nil, fmt.Errorf("annotation %s: %w", lastApplied, err)
+	}
+	return last, nil
+}
+
 // merged returns the stored claim or volume as it is to be: its annotation has
 // the last declaration. Declared is only read.
 func merged(stored, declared metav1.Object, manager string) (metav1.Object, error) {
@@ -118,11 +134,9 @@ func merged(stored, declared metav1.Object, manager string) (metav1.Object, erro
 	if err != nil {
 		return nil, err
 	}
-	var last map[string]any
-	if text := stored.GetAnnotations()[lastApplied]; text != "" {
-		if last, err = decodeFields([]byte(text)); err != nil {
-			return nil, fmt.Errorf("annotation %s: %w", lastApplied, err)
-		}
+	last, err := lastDeclared(stored)
+	if err != nil {
+		return nil, err
 	}
 	data, err := json.Marshal(merge(have, want, last))
 	if err != nil {
@@ -147,7 +161,9 @@ func merged(stored, declared metav1.Object, manager string) (metav1.Object, erro
 // mark notes in annotations of an object its declared fields, as kubectl does,
 // and the declaring program.
 func mark(object, declared metav1.Object, manager string) error {
-	data, err := json.Marshal(contentOf(declared))
+	content := contentOf(declared)
+	content.UID = declared.GetUID()
+	data, err := json.Marshal(content)
 	if err != nil {
 		return err
 	}

@@ -239,7 +239,7 @@ func (m *provisioner) request(c *drivers.Controls) (*csi.CreateVolumeRequest, er
 }
 
 // volumeName is always the same for one claim below one root directory of one node. Others may
-// have the same manifest, with the claim's UID, and must not get, or delete, its volume.
+// have a claim of the same UID, restored from one backup, and must not get, or delete, its volume.
 func (m *provisioner) volumeName() string {
 	host := m.plugin.Host
 	place := sha256.Sum256([]byte(string(host.GetNodeName()) + "\x00" + host.GetPluginDir(csivolume.PluginName)))
