@@ -65,6 +65,8 @@ type attachedTable struct {
 	nodes   map[types.NodeName]map[string]*attachment
 	// unnamed are those of which only the PersistentVolume could tell the volume, by its name.
 	unnamed map[string]map[string]*attachment
+	// unanswered are those of which it is not known whether they were made, by volume.
+	unanswered map[v1.UniqueVolumeName]string
 	// making is how many attachments are being made, by node and attacher.
 	making map[place]int
 }
@@ -77,7 +79,8 @@ type place struct {
 
 func newAttachedTable() *attachedTable {
 	return &attachedTable{names: make(map[string]*attachment), volumes: make(map[v1.UniqueVolumeName]map[string]*attachment),
-		nodes: make(map[types.NodeName]map[string]*attachment), unnamed: make(map[string]map[string]*attachment), making: make(map[place]int)}
+		nodes: make(map[types.NodeName]map[string]*attachment), unnamed: make(map[string]map[string]*attachment),
+		unanswered: make(map[v1.UniqueVolumeName]string), making: make(map[place]int)}
 }
 
 // put notes a version of a VolumeAttachment; nil: it is gone. It returns what was known. It does
@@ -203,6 +206,21 @@ func (t *attachedTable) reserve(at place, limit int) (release func(), ok bool) {
 			delete(t.making, at)
 		}
 	}, true
+}
+
+// setUnanswered notes that it is not known whether a volume's attachment was made; empty: it is.
+func (t *attachedTable) setUnanswered(volume v1.UniqueVolumeName, name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.unanswered[volume] = name; name == "" {
+		delete(t.unanswered, volume)
+	}
+}
+
+func (t *attachedTable) unansweredOf(volume v1.UniqueVolumeName) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.unanswered[volume]
 }
 
 // syncAttachment takes note of a VolumeAttachment.

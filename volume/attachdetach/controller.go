@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -82,11 +81,6 @@ type Config struct {
 //   - Nodes without [ManagedAnnotation] are left alone. So are VolumeAttachments that no
 //     attach/detach controller has made, by their names.
 //   - As many volumes of a CSI driver are attached to a node as its CSINode allows.
-//
-// Known fault: where the API's answer to a write is lost, and so is the question after it, or
-// where a volume is let go while the write of its node's status is under way, a volume may be
-// attached twice or detached too early. Histories made to provoke it show it about once in
-// fifty thousand.
 type Controller struct {
 	objects     objects.Client
 	plugins     *volume.VolumePluginMgr
@@ -99,7 +93,7 @@ type Controller struct {
 	attached    *attachedTable
 	tell        *teller
 	queue       *work.Queue[key]
-	doubt       sync.Map // of names of nodes, see isInDoubt
+	telling     telling
 	ran         atomic.Bool
 }
 

@@ -100,9 +100,19 @@ func difference(prior, now *v1.Node) (names []v1.UniqueVolumeName) {
 
 // syncNode tells a node which volumes are attached to it.
 func (c *Controller) syncNode(ctx context.Context, name types.NodeName) error {
-	if err := c.endDoubt(ctx, name); err != nil {
-		return err
+	if unanswered := c.telling.begin(name); unanswered {
+		if _, _, err := c.nodes.GetLive(ctx, types.NamespacedName{Name: string(name)}); err != nil {
+			return err
+		}
 	}
+	err := c.tellNode(ctx, name)
+	if !errors.Is(err, objects.ErrUncertain) {
+		c.enqueueVolumes(c.telling.end(name))
+	}
+	return err
+}
+
+func (c *Controller) tellNode(ctx context.Context, name types.NodeName) error {
 	node, exists, err := c.nodes.Get(ctx, types.NamespacedName{Name: string(name)})
 	if err != nil {
 		return err
@@ -118,35 +128,12 @@ func (c *Controller) syncNode(ctx context.Context, name types.NodeName) error {
 	next := node.DeepCopy()
 	next.Status.VolumesAttached = list
 	stored, err := c.objects.UpdateStatus(ctx, next)
-	if errors.Is(err, objects.ErrUncertain) {
-		c.doubt.Store(name, true)
-	}
 	if err != nil {
 		return c.nodes.Failed(ctx, next, err)
 	}
 	if stored, ok := stored.(*v1.Node); ok {
 		c.nodes.Put(stored)
 	}
-	return nil
-}
-
-// isInDoubt reports whether it is not known what a node is told: the answer to a write of its
-// status was lost. Nothing is detached from it then.
-func (c *Controller) isInDoubt(name types.NodeName) bool {
-	_, in := c.doubt.Load(name)
-	return in
-}
-
-// endDoubt asks the API itself what a node is told, where that is not known.
-func (c *Controller) endDoubt(ctx context.Context, name types.NodeName) error {
-	if !c.isInDoubt(name) {
-		return nil
-	}
-	if _, _, err := c.nodes.GetLive(ctx, types.NamespacedName{Name: string(name)}); err != nil {
-		return err
-	}
-	c.doubt.Delete(name)
-	c.enqueueVolumes(c.attached.volumesOn(name))
 	return nil
 }
 

@@ -85,6 +85,12 @@ func (c *Controller) hold(s *site, p *podWishes) {
 
 // syncVolume attaches a volume where it is wanted, and detaches it where it is not.
 func (c *Controller) syncVolume(ctx context.Context, name v1.UniqueVolumeName) (after time.Duration, err error) {
+	if unanswered := c.attached.unansweredOf(name); unanswered != "" {
+		if err := c.readLive(ctx, unanswered); err != nil {
+			return 0, err
+		}
+		c.attached.setUnanswered(name, "")
+	}
 	sites, err := c.sitesOf(ctx, name)
 	if err != nil {
 		return 0, err
@@ -121,25 +127,33 @@ func (c *Controller) detach(ctx context.Context, s *site) error {
 		}
 		return c.delete(ctx, s)
 	}
+	if !isManaged(s.object) || c.wishes.isUnsureOn(s.node) {
+		return nil // a pod that is not known for sure is read again, and enqueues what was kept for it
+	}
+	if !c.telling.letGo(s.node, s.name, func() bool { return c.isFree(s) }) {
+		return nil
+	}
+	return c.delete(ctx, s)
+}
+
+// isFree reports whether a node neither uses a volume nor is told that it may, and sees to it
+// that it will not be told. If it returns false, what is awaited enqueues the volume.
+func (c *Controller) isFree(s *site) bool {
+	node, exists := c.nodes.Last(types.NamespacedName{Name: string(s.node)})
 	switch {
-	case !isManaged(s.object):
-		return nil
-	case c.isInDoubt(s.node):
-		c.queue.EnqueueAfterPause(key{object: nodeRef(s.node)})
-		return nil // what the node is told then enqueues the volume
-	case c.wishes.isUnsureOn(s.node):
-		return nil // the pod is read again, and enqueues what was kept for it
-	case isUsed(s.object, s.has) && !c.isLost(s.object):
-		s.lostIn = c.untilLost(s.object)
+	case !exists:
+		return false
+	case isUsed(node, s.has) && !c.isLost(node):
+		s.lostIn = c.untilLost(node)
 		c.setLeaving(s, false)
-		return nil
-	case isListed(s.object, s.name):
+		return false
+	case isListed(node, s.name):
 		c.setLeaving(s, true)
 		c.queue.Enqueue(key{object: nodeRef(s.node)})
-		return nil // the node's new status enqueues the volume
+		return false
 	}
-	c.setLeaving(s, true)
-	return c.delete(ctx, s)
+	c.attached.delete(s.has)
+	return true
 }
 
 // setLeaving has the node's list made anew, if that is news.
@@ -253,7 +267,11 @@ func (c *Controller) create(ctx context.Context, s *site, w *wanted) error {
 		}
 		return c.takeAttachment(ctx, c.attachments.Put(made))
 	case errors.Is(err, objects.ErrExists), errors.Is(err, objects.ErrUncertain):
-		return errors.Join(c.readLive(ctx, object.Name), unlessExists(err))
+		if unread := c.readLive(ctx, object.Name); unread != nil {
+			c.attached.setUnanswered(s.name, object.Name)
+			return errors.Join(unread, err)
+		}
+		return unlessExists(err)
 	}
 	return err
 }
