@@ -3,10 +3,13 @@ package nodehttp
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,7 +19,7 @@ import (
 )
 
 // Server serves a node over HTTP: GET /metrics in the format of Prometheus,
-// /explain with the state of volumes in JSON, /healthz. It keeps at most 64
+// /explain with the state of volumes in JSON, /healthz, and what Serve is given. It keeps at most 64
 // connections, however many clients there are, and however slow.
 type Server struct {
 	listener net.Listener
@@ -35,7 +38,22 @@ func Listen(ctx context.Context, addr string) (*Server, error) {
 	return &Server{listener: l}, nil
 }
 
-// URL is the URL of the server's root, without a slash at its end.
+// ListenSocket opens a Unix socket, which goes with the server. It replaces one that a killed
+// process has left: the caller makes sure that no other process serves there, and that the
+// directory is closed to other users.
+func ListenSocket(ctx context.Context, path string) (*Server, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var config net.ListenConfig
+	l, err := config.Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	return &Server{listener: l}, nil
+}
+
+// URL is the URL of the root of a server at an address, without a slash at its end.
 func (s *Server) URL() string { return "http://" + s.listener.Addr().String() }
 
 // ParseAddress completes PORT and :PORT to an address of the loopback interface: the
@@ -56,22 +74,28 @@ func ParseAddress(value string) (string, error) {
 	return value, nil
 }
 
+// Page is one more answer: what Value returns, in JSON, at GET and a path. Several
+// goroutines call it.
+type Page struct {
+	Path  string
+	Value func() any
+}
+
 // Serve begins to answer, until Close. It must be called at most once. explain
 // returns the rows of /explain. Several goroutines call it.
-func (s *Server) Serve(metrics *Metrics, explain func() []volumemanager.VolumeStatus) {
+func (s *Server) Serve(metrics *Metrics, explain func() []volumemanager.VolumeStatus, more ...Page) {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metrics.Handler())
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
-	mux.HandleFunc("GET /explain", func(w http.ResponseWriter, _ *http.Request) {
-		rows := explain()
-		if rows == nil {
-			rows = []volumemanager.VolumeStatus{}
-		}
-		w.Header().Set("Content-Type", "application/json")
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		_ = encoder.Encode(rows) // the client has gone
-	})
+	pages := append([]Page{{"/explain", func() any { return append([]volumemanager.VolumeStatus{}, explain()...) }}}, more...)
+	for _, p := range pages {
+		mux.HandleFunc("GET "+p.Path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			encoder := json.NewEncoder(w)
+			encoder.SetIndent("", "  ")
+			_ = encoder.Encode(p.Value()) // the client has gone
+		})
+	}
 	limited := limitConnections(s.listener, maxConnections)
 	s.server = &http.Server{Handler: mux, ConnState: limited.connState, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 16 << 10}
 	s.ended.Go(func() { _ = s.server.Serve(limited) })

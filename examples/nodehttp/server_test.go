@@ -2,9 +2,13 @@ package nodehttp
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -119,6 +123,37 @@ func TestIdleConnectionsStarveNobody(t *testing.T) {
 	}
 }
 
+// A socket replaces one that a killed process has left, and goes with the server.
+func TestListenSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := ListenSocket(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Serve(NewMetrics(idleManager(t), nil), func() []volumemanager.VolumeStatus { return nil }, Page{"/more", func() any { return []int{1} }})
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}}}
+	for page, want := range map[string]string{"/more": "[\n  1\n]\n", "/explain": "[]\n"} {
+		answer, err := client.Get("http://node" + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(answer.Body); err != nil || string(text) != want {
+			t.Errorf("%s is %q, %v", page, text, err)
+		}
+		answer.Body.Close()
+	}
+	s.Close()
+	s.Close()
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
 // idleManager is a manager that does nothing, for its subscriptions.
 func idleManager(t *testing.T) *volumemanager.Manager {
 	t.Helper()
@@ -129,4 +164,16 @@ func idleManager(t *testing.T) *volumemanager.Manager {
 		t.Fatal(err)
 	}
 	return manager
+}
+
+func TestParseAddress(t *testing.T) {
+	for value, want := range map[string]string{
+		"9090": "127.0.0.1:9090", ":9090": "127.0.0.1:9090", "0.0.0.0:9090": "0.0.0.0:9090", "[::1]:9090": "[::1]:9090",
+		"localhost:0": "localhost:0", "http": "", "1:2:3": "", "localhost:": "", "70000": "",
+	} {
+		got, err := ParseAddress(value)
+		if got != want || (err != nil) != (want == "") {
+			t.Errorf("%q: %q, %v; want %q", value, got, err, want)
+		}
+	}
 }

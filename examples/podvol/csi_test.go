@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -185,11 +186,71 @@ func TestRunNodeMeasuresCallsOfDrivers(t *testing.T) {
 	})
 }
 
+// A call that hangs is shown while it does, by a process of its own, and at the address.
+func TestCallsUnderWayAreListed(t *testing.T) {
+	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
+		t.Cleanup(http.DefaultClient.CloseIdleConnections)
+		driver, socket := newDriver(t)
+		hanging, release := make(chan struct{}, 1), make(chan struct{})
+		driver.Inject(csitest.Fault{Match: csitest.Method("NodePublishVolume"), Nth: 1, Hook: func() { hanging <- struct{}{} }, Release: release})
+		root := t.TempDir()
+		n := runInProcess(t, t.TempDir(), root, "--csi-driver", csitest.DefaultName+"="+socket, "--metrics-addr", "0")
+		_, url, _ := strings.Cut(n.hears("metrics are at "), "metrics are at ")
+		url, _, _ = strings.Cut(url, "/metrics")
+		manifests, err := os.ReadFile(notes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.put("notes.yaml", string(manifests))
+		<-hanging
+		listed, _ := mustPodvol(t, exitOK, "csi", "--root-dir", root, "-o", "json")
+		for from, text := range map[string]string{"the socket": listed, "the address": string(get(t, url+"/drivers"))} {
+			var drivers []map[string]any
+			if err := json.Unmarshal([]byte(text), &drivers); err != nil || len(drivers) != 1 {
+				t.Fatalf("%s has %v:\n%s", from, err, text)
+			}
+			d := drivers[0]
+			if d["driver"] != csitest.DefaultName || d["socket"] != socket || d["version"] != "1.0.0" || d["state"] != "answers" || d["knownBy"] != "podvol run-node" {
+				t.Errorf("%s has the driver %v", from, d)
+			}
+			calls, _ := d["calls"].([]any)
+			if len(calls) != 1 {
+				t.Fatalf("%s has the calls %v", from, calls)
+			}
+			call, _ := calls[0].(map[string]any)
+			if took, ok := call["seconds"].(float64); call["method"] != "NodePublishVolume" || call["volume"] != "notes-1" || !ok || took <= 0 {
+				t.Errorf("%s has the call %v", from, call)
+			}
+		}
+		table, _ := mustPodvol(t, exitOK, "csi", "--root-dir", root, "--csi-driver", socket)
+		for _, want := range []string{"CALL ", "NodePublishVolume", "notes-1", "podvol run-node", "podvol csi"} {
+			if !strings.Contains(table, want) {
+				t.Errorf("%q is not in\n%s", want, table)
+			}
+		}
+		close(release)
+		n.row("notes", "mounted")
+		n.remove("notes.yaml")
+		n.row("notes", "unmounted")
+		n.stop()
+		_, errOut := mustPodvol(t, exitUsage, "csi", "--root-dir", root)
+		if !strings.Contains(errOut, root+": no podvol run-node with CSI drivers keeps it") {
+			t.Errorf("after its end:\n%s", errOut)
+		}
+	})
+}
+
 func TestListDrivers(t *testing.T) {
 	driver, socket := newDriver(t)
 	registry := filepath.Join(filepath.Dir(socket), "registry")
 	if err := os.Mkdir(registry, 0o750); err != nil {
 		t.Fatal(err)
+	}
+	for format, want := range map[string]string{"table": "", "json": "[]\n", "yaml": "[]\n"} {
+		out, errOut := mustPodvol(t, exitFailed, "csi", "--csi-registry", registry, "-o", format)
+		if out != want || !strings.Contains(errOut, "no driver is registered in "+registry+": start a driver") {
+			t.Errorf("of an empty registry: %q\n%s", out, errOut)
+		}
 	}
 	registrar := &csitest.Registrar{Name: csitest.DefaultName, Endpoint: socket}
 	if err := registrar.Start(filepath.Join(registry, "r.sock")); err != nil {
@@ -221,6 +282,7 @@ func TestListDrivers(t *testing.T) {
 func TestCSIFlags(t *testing.T) {
 	for _, tc := range []struct{ args, want string }{
 		{"csi", "name the drivers"},
+		{"csi -o wide --csi-driver a=/s", "must be table, json or yaml"},
 		{"csi --csi-driver a", "NAME=SOCKET"},
 		{"csi --csi-driver =/s", "NAME=SOCKET"},
 		{"csi --csi-driver a=", "NAME=SOCKET"},

@@ -124,7 +124,7 @@ func rootCommand(s streams) *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usagef("%w; see %s --help", err, c.CommandPath())
 	})
-	root.AddCommand(mountCommand(s), statusCommand(s), unmountCommand(s), fsckCommand(s), runCommand(s), renderCommand(s), runNodeCommand(s), pvcCommand(s), pvCommand(s), discoverCommand(s), withoutArgs(ownplugins.ListCommand(s.out, s.err, usagef, errReported)))
+	root.AddCommand(mountCommand(s), statusCommand(s), unmountCommand(s), fsckCommand(s), runCommand(s), renderCommand(s), runNodeCommand(s), pvcCommand(s), pvCommand(s), discoverCommand(s), withoutArgs(ownplugins.ListCommand(ownplugins.Surroundings{Out: s.out, Err: s.err, Usage: usagef, Reported: errReported, RootDir: addRootDir})))
 	return root
 }
 

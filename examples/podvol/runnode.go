@@ -11,12 +11,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/podvol/podvol/examples/nodehttp"
+	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/localdiscovery"
 	"github.com/podvol/podvol/volume/nodeagent"
-	"github.com/podvol/podvol/volume/plugins/csi"
-	"github.com/podvol/podvol/volume/volumemanager"
 )
 
 // runNodeOptions are the flags of podvol run-node.
@@ -50,7 +49,8 @@ func runNodeCommand(s streams) *cobra.Command {
 			"A claim that is removed while this runs is deleted once no pod uses it. Its volume\n" +
 			"is reclaimed by its policy: Delete deletes the data. See podvol pvc delete.\n" +
 			"The root directory is this command's alone: pods in no manifest are torn down.\n" +
-			"SIGTERM and SIGINT stop it. Mounts stay, unless --unmount-on-exit is given.",
+			"SIGTERM and SIGINT stop it. Mounts stay, unless --unmount-on-exit is given.\n" +
+			"While it runs, podvol csi shows its CSI drivers and their calls.",
 		Example: "  podvol run-node -f /etc/podvol/manifests --metrics-addr 9090\n" +
 			"  curl http://127.0.0.1:9090/explain",
 		Args: noArgs,
@@ -61,7 +61,7 @@ func runNodeCommand(s streams) *cobra.Command {
 	addNodeName(flags, &o.nodeName, "this node's name; pods of other nodes are left out (default: the host name)")
 	flags.BoolVar(&o.fake, "fake", false, "mount nothing: at the end, print the commands that would have run")
 	flags.StringVarP(&o.output, "output", "o", "table", "how to print: table, or json for one object a line")
-	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve /metrics, /explain and /healthz at this PORT of the loopback interface, or at HOST:PORT (default: nowhere)")
+	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve /metrics, /explain, /drivers and /healthz at this PORT of the loopback interface, or at HOST:PORT (default: nowhere)")
 	flags.BoolVar(&o.unmountOnExit, "unmount-on-exit", false, "unmount everything below the root directory when stopped")
 	flags.BoolVar(&o.adopt, "adopt", false, "take over volumes below the root directory that podvol has no record of")
 	flags.BoolVar(&o.accept, "accept-manifests", false, "obey the directory also where it is empty, or another one than it was at the last start")
@@ -116,7 +116,7 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	server, err := listen(ctx, o.metricsAddr)
+	server, err := nodeserver.Listen(ctx, o.metricsAddr, usagef)
 	if err != nil {
 		return err
 	}
@@ -172,43 +172,16 @@ func deleteCommand(ref volume.ObjectRef) string {
 	return "podvol pv delete " + ref.Name
 }
 
-// observe has the metrics told of operations, and of calls of CSI drivers.
-func observe(node *volumemanager.Manager, plugins []volume.VolumePlugin, metrics *nodehttp.Metrics) (stop func()) {
-	stops := []func(){node.Subscribe(metrics.Observe)}
-	for _, p := range plugins {
-		if drivers, ok := p.(*csi.Plugin); ok {
-			stops = append(stops, drivers.Subscribe(func(o csi.Operation) { metrics.ObserveCSI(o.Driver, o.Method, o.Code, o.Took) }))
-		}
-	}
-	return func() {
-		for _, stop := range stops {
-			stop()
-		}
-	}
-}
-
-// keepNode runs the agent until ctx ends, and serves what it knows; a server of nil
-// serves nothing.
+// keepNode runs the agent until ctx ends, and serves what it knows, at an address too if there
+// is a server.
 func keepNode(ctx context.Context, config nodeagent.Config, server *nodehttp.Server, where *place) (err error) {
 	agent, err := nodeagent.Start(ctx, config)
 	if err != nil {
 		return err
 	}
-	stopMetrics := func() {}
-	if server != nil {
-		metrics := nodehttp.NewMetrics(agent.Node(), agent.Node().Explain())
-		server.Serve(metrics, func() []volumemanager.VolumeStatus {
-			rows := agent.Explain()
-			for i := range rows {
-				rows[i].Path = where.rename(rows[i].Path)
-			}
-			return rows
-		})
-		stopMetrics = observe(agent.Node(), config.Plugins, metrics)
-		config.Notice("metrics are at " + server.URL() + "/metrics, the state of volumes at " + server.URL() + "/explain")
-	}
+	stop := nodeserver.Serve(ctx, agent, config, server, where.rename)
 	err = agent.Run(ctx)
-	stopMetrics()
+	stop()
 	if closeErr := agent.Close(); closeErr != nil {
 		if errors.Is(err, nodeagent.ErrLeftMounted) {
 			err = nil // its volumes are printed, and closeErr ends the command
@@ -216,28 +189,4 @@ func keepNode(ctx context.Context, config nodeagent.Config, server *nodehttp.Ser
 		return errors.Join(err, closeErr)
 	}
 	return err
-}
-
-// listen takes the address of --metrics-addr; without one there is no server.
-func listen(ctx context.Context, value string) (*nodehttp.Server, error) {
-	if value == "" {
-		return nil, nil
-	}
-	addr, err := listenAddress(value)
-	if err != nil {
-		return nil, err
-	}
-	server, err := nodehttp.Listen(ctx, addr)
-	if err != nil {
-		return nil, usagef("--metrics-addr: %w", err)
-	}
-	return server, nil
-}
-
-func listenAddress(value string) (string, error) {
-	addr, err := nodehttp.ParseAddress(value)
-	if err != nil {
-		return "", usagef("--metrics-addr %w", err)
-	}
-	return addr, nil
 }

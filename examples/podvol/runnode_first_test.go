@@ -12,6 +12,7 @@ import (
 
 	storagev1 "k8s.io/api/storage/v1"
 
+	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
 	"github.com/podvol/podvol/volume/objects"
 )
 
@@ -89,7 +90,7 @@ func keepIn(ctx context.Context, t *testing.T, s streams, dir string, where *pla
 		t.Error(err)
 		return exitFailed
 	}
-	server, err := listen(ctx, "127.0.0.1:0")
+	server, err := nodeserver.Listen(ctx, "127.0.0.1:0", usagef)
 	if err != nil {
 		t.Error(err)
 		return exitFailed

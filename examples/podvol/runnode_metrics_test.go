@@ -129,15 +129,3 @@ func metricValue(t *testing.T, family *dto.MetricFamily, with map[string]string)
 	t.Errorf("there is no metric %s with %v", family.GetName(), with)
 	return -1
 }
-
-func TestMetricsAddress(t *testing.T) {
-	for value, want := range map[string]string{
-		"9090": "127.0.0.1:9090", ":9090": "127.0.0.1:9090", "0.0.0.0:9090": "0.0.0.0:9090", "[::1]:9090": "[::1]:9090",
-		"localhost:0": "localhost:0", "http": "", "1:2:3": "", "localhost:": "", "70000": "",
-	} {
-		got, err := listenAddress(value)
-		if got != want || (err != nil) != (want == "") {
-			t.Errorf("%q: %q, %v; want %q", value, got, err, want)
-		}
-	}
-}

@@ -2,89 +2,188 @@ package ownplugins
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
+
+	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
+	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 )
 
 // driverPatience is how long podvol csi waits for one driver.
 const driverPatience = 10 * time.Second
 
-// ListCommand returns the command that lists drivers. reported is its error once it has
-// told its fault.
-func ListCommand(out, errOut io.Writer, usage Usage, reported error) *cobra.Command {
-	var o Options
+// Surroundings are what a command gets of its program.
+type Surroundings struct {
+	Out, Err io.Writer
+	Usage    Usage
+	// Reported is the error of a command that has told its fault.
+	Reported error
+	// RootDir adds the flag of the root directory.
+	RootDir func(*pflag.FlagSet, *string)
+}
+
+// listCommand is podvol csi.
+type listCommand struct {
+	Surroundings
+	Options
+	rootDir, output string
+}
+
+// ListCommand returns the command that lists drivers.
+func ListCommand(s Surroundings) *cobra.Command {
+	l := &listCommand{Surroundings: s}
 	c := &cobra.Command{
-		Use:   "csi --csi-driver SOCKET|NAME=SOCKET|--csi-registry DIR [--csi-driver …]",
-		Short: "List CSI drivers and what they can do",
-		Long: "Asks each driver who it is and what it can do on a node, and prints a row for it.\n" +
-			"Drivers of a registry are asked without being told that they are registered.\n" +
+		Use:   "csi [--csi-driver SOCKET|NAME=SOCKET …] [--csi-registry DIR]",
+		Short: "List CSI drivers, what they can do, and their calls under way",
+		Long: "Prints the drivers that podvol run-node knows below the root directory, while it runs:\n" +
+			"whether they answer, and which calls are under way, of which volume, for how long.\n" +
+			"Drivers of the flags are asked who they are and what they can do on a node. Those of a\n" +
+			"registry are not told that they are registered.\n" +
 			"A driver that is given without its name must answer, or nothing is listed.\n\n" +
-			"Exit code: 0 when all drivers answer, 1 when some do not, 2 for a wrong command line.",
-		Example: "  podvol csi --csi-driver /run/csi.sock",
-		RunE: func(c *cobra.Command, _ []string) error {
-			all, err := o.list(c.Context(), out, errOut)
-			if err == nil && !all {
-				return reported
-			}
-			return err
-		},
+			"Exit code: 0 when all drivers answer, 1 when some do not or none is registered, 2 for a\n" +
+			"wrong command line.",
+		Example: "  podvol csi --csi-driver /run/csi.sock\n  podvol csi -o json",
+		RunE:    func(c *cobra.Command, _ []string) error { return l.run(c.Context()) },
 	}
-	o.AddDrivers(c.Flags(), usage)
+	l.AddDrivers(c.Flags(), s.Usage)
+	s.RootDir(c.Flags(), &l.rootDir)
+	c.Flags().StringVarP(&l.output, "output", "o", "table", "how to print: table, json or yaml")
 	return c
 }
 
-// list prints the drivers, and reports whether all answer.
-func (o *Options) list(ctx context.Context, out, errOut io.Writer) (all bool, err error) {
-	if !o.hasDrivers() {
-		return false, o.usage("name the drivers with --csi-driver or --csi-registry")
+func (l *listCommand) run(ctx context.Context) error {
+	if !slices.Contains([]string{"table", "json", "yaml"}, l.output) {
+		return l.Usage("-o %q must be table, json or yaml", l.output)
 	}
-	p, err := o.csi(ctx, errOut)
+	rootDir, err := filepath.Abs(l.rootDir)
 	if err != nil {
-		return false, err
+		return err
+	}
+	rows, err := nodeserver.Drivers(ctx, rootDir)
+	switch {
+	case err == nil:
+	case !l.hasDrivers() && errors.Is(err, nodeserver.ErrNoNode):
+		return l.Usage("name the drivers with --csi-driver or --csi-registry, or the --root-dir of a podvol run-node: %w", err)
+	case !l.hasDrivers():
+		return err
+	case !errors.Is(err, nodeserver.ErrNoNode):
+		fmt.Fprintf(l.Err, "podvol: drivers of podvol run-node are not listed: %v\n", err)
+	}
+	all := true
+	if l.hasDrivers() {
+		own, found, err := l.look(ctx)
+		if err != nil {
+			return err
+		}
+		rows, all = append(rows, own...), found
+	}
+	for _, d := range rows {
+		all = all && d.State != nodeserver.Silent
+		if d.Error != "" {
+			fmt.Fprintf(l.Err, "podvol: %s\n", d.Error)
+		}
+	}
+	if err := l.print(rows); err != nil {
+		return err
+	}
+	if !all {
+		return l.Reported
+	}
+	return nil
+}
+
+// look asks the drivers of the flags. all: the registry has some, and nothing else.
+func (l *listCommand) look(ctx context.Context) (rows []nodeserver.Driver, all bool, err error) {
+	p, err := l.csi(ctx, l.Err)
+	if err != nil {
+		return nil, false, err
 	}
 	defer p.Close()
 	all = true
-	if o.registryDir != "" {
+	if l.registryDir != "" {
 		unknown, err := p.Discover(ctx)
 		if err != nil {
-			return false, err
+			return nil, false, fmt.Errorf("--csi-registry: %w", err)
 		}
 		for _, socket := range slices.Sorted(maps.Keys(unknown)) {
 			all = false
-			fmt.Fprintf(errOut, "podvol: %s registers no driver: %v\n", socket, unknown[socket])
+			fmt.Fprintf(l.Err, "podvol: %s registers no driver: %v\n", socket, unknown[socket])
+		}
+		if len(p.Drivers()) == len(l.drivers) && len(unknown) == 0 {
+			all = false
+			fmt.Fprintf(l.Err, "podvol: no driver is registered in %s: start a driver with its node-driver-registrar, whose socket must be there, or give the driver's own socket with --csi-driver\n", l.registryDir)
 		}
 	}
-	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "DRIVER\tVERSION\tSTATE\tCAPABILITIES\tSOCKET")
 	for _, d := range p.Drivers() {
 		one, cancel := context.WithTimeout(ctx, driverPatience)
-		err := p.Connect(one, d.Name)
+		_ = p.Connect(one, d.Name) // its status has the error
 		cancel()
-		if err != nil {
-			all = false
-			fmt.Fprintf(errOut, "podvol: %v\n", err)
-		}
 	}
 	for _, d := range p.Drivers() {
-		state := "answers"
-		if !d.Connected {
-			state = "silent"
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", d.Name, orDash(d.Version), state, orDash(strings.Join(d.Capabilities, ",")), d.Socket)
+		rows = append(rows, nodeserver.DriverOf(d, "podvol csi"))
 	}
-	return all, w.Flush()
+	return rows, all, nil
 }
 
-func orDash(text string) string {
-	if text == "" {
-		return "-"
+func (l *listCommand) print(rows []nodeserver.Driver) error {
+	if l.output == "table" {
+		return printTable(l.Out, rows)
 	}
-	return text
+	if rows == nil {
+		rows = []nodeserver.Driver{}
+	}
+	text, err := json.MarshalIndent(rows, "", "  ")
+	if l.output == "yaml" {
+		text, err = yaml.Marshal(rows)
+	}
+	if err == nil {
+		_, err = fmt.Fprintf(l.Out, "%s\n", strings.TrimSpace(string(text)))
+	}
+	return err
+}
+
+// printTable prints a row for each driver, and below them one for each call under way.
+func printTable(out io.Writer, rows []nodeserver.Driver) error {
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	line := func(cells ...string) {
+		for i, c := range cells {
+			if c == "" {
+				c = "-"
+			}
+			cells[i] = plaintext.Cell(c)
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}
+	if len(rows) > 0 {
+		line("DRIVER", "VERSION", "STATE", "CALLS", "CAPABILITIES", "SOCKET", "KNOWN BY")
+	}
+	var calls [][]string
+	for _, d := range rows {
+		line(d.Driver, d.Version, d.State, strconv.Itoa(len(d.Calls)), strings.Join(d.Capabilities, ","), d.Socket, d.KnownBy)
+		for _, c := range d.Calls {
+			calls = append(calls, []string{c.Method, d.Driver, fmt.Sprintf("%.128s", c.Volume), time.Duration(c.Seconds * float64(time.Second)).Round(time.Second).String()})
+		}
+	}
+	if len(calls) > 0 {
+		_ = w.Flush() // as the last one says
+		fmt.Fprintln(out)
+		line("CALL", "DRIVER", "VOLUME", "FOR")
+		for _, c := range calls {
+			line(c...)
+		}
+	}
+	return w.Flush()
 }

@@ -98,6 +98,12 @@ func (p *Plugin) Init(host volume.VolumeHost) error {
 // called twice.
 func (p *Plugin) Close() error { return p.drivers.Close() }
 
+// DriverStatus has the facts about a driver that need no call. It is package csi's.
+type DriverStatus = drivers.Status
+
+// Drivers returns the status of all drivers, by name. It does no I/O.
+func (p *Plugin) Drivers() []DriverStatus { return p.drivers.Status() }
+
 // GetVolumeName is that of a node's plugin.
 func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) {
 	return p.GetPodVolumeName(spec, "")

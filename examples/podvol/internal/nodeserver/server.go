@@ -1,0 +1,103 @@
+// Package nodeserver shows other processes what podvol run-node knows: at the address of
+// --metrics-addr, and if it has CSI drivers at a socket of its root directory.
+package nodeserver
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/podvol/podvol/examples/nodehttp"
+	"github.com/podvol/podvol/util/retry"
+	"github.com/podvol/podvol/volume/nodeagent"
+	"github.com/podvol/podvol/volume/plugins/csi"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// socketDir has the sockets of the nodes of this machine. It is closed to other users.
+const socketDir = "/run/podvol-node"
+
+// socketOf is the socket of the node that keeps a root directory.
+func socketOf(rootDir string) string {
+	if real, err := filepath.EvalSymlinks(rootDir); err == nil {
+		rootDir = real
+	}
+	sum := sha256.Sum256([]byte(rootDir))
+	return filepath.Join(socketDir, hex.EncodeToString(sum[:16])+".sock")
+}
+
+const driversPath = "/drivers"
+
+// Listen takes the address of --metrics-addr. An address that is wrong or in use is an error
+// that usage makes. An empty one has no server, nil.
+func Listen(ctx context.Context, value string, usage func(string, ...any) error) (*nodehttp.Server, error) {
+	if value == "" {
+		return nil, nil
+	}
+	addr, err := nodehttp.ParseAddress(value)
+	if err != nil {
+		return nil, usage("--metrics-addr %w", err)
+	}
+	server, err := nodehttp.Listen(ctx, addr)
+	if err != nil {
+		return nil, usage("--metrics-addr: %w", err)
+	}
+	return server, nil
+}
+
+// Serve answers at a server's address unless that is nil, and of an agent with CSI drivers at the
+// socket of its root directory, which it has locked. stop ends the latter and the measuring: the
+// server is the caller's. rename makes paths those that people know. A socket that cannot be made
+// is a notice: volumes are kept without it.
+func Serve(ctx context.Context, agent *nodeagent.Agent, config nodeagent.Config, server *nodehttp.Server, rename func(string) string) (stop func()) {
+	metrics := nodehttp.NewMetrics(agent.Node(), agent.Node().Explain())
+	stops := []func(){agent.Node().Subscribe(metrics.Observe)}
+	local := false
+	for _, p := range config.Plugins {
+		if drivers, ok := p.(*csi.Plugin); ok {
+			local = true
+			stops = append(stops, drivers.Subscribe(func(o csi.Operation) { metrics.ObserveCSI(o.Driver, o.Method, o.Code, o.Took) }))
+		}
+	}
+	explain := func() []volumemanager.VolumeStatus {
+		rows := agent.Explain()
+		for i := range rows {
+			rows[i].Path = rename(rows[i].Path)
+		}
+		return rows
+	}
+	drivers := nodehttp.Page{Path: driversPath, Value: func() any { return known(config) }}
+	if local {
+		if socket, err := listenLocally(ctx, config.RootDir); err != nil {
+			config.Notice("podvol csi cannot ask this process for its drivers: " + err.Error())
+		} else {
+			socket.Serve(metrics, explain, drivers)
+			stops = append(stops, socket.Close, func() { _ = os.Remove(socketDir) }) // which others may use
+		}
+	}
+	if server != nil {
+		server.Serve(metrics, explain, drivers)
+		config.Notice("metrics are at " + server.URL() + "/metrics, the state of volumes at " + server.URL() + "/explain")
+	}
+	return func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}
+}
+
+// listenLocally makes the directory of sockets, which the last node of a machine removes.
+func listenLocally(ctx context.Context, rootDir string) (server *nodehttp.Server, err error) {
+	err = retry.Patiently(fs.ErrNotExist, func() error {
+		if err := os.Mkdir(socketDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		server, err = nodehttp.ListenSocket(ctx, socketOf(rootDir))
+		return err
+	})
+	return server, err
+}
