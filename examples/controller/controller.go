@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/informers"
@@ -38,7 +39,8 @@ type controller struct {
 	plugins   *volume.VolumePluginMgr
 	log       *slog.Logger
 	health    election.Health
-	synced    chan struct{} // closed when the informers have
+	synced    chan struct{}                           // closed when the informers have
+	attaching atomic.Pointer[attachdetach.Controller] // of the last term; nil: there was none
 }
 
 func newController(o options, clientset kubernetes.Interface, leases coordinationv1.LeasesGetter, mounter mount.Interface, log *slog.Logger) (*controller, error) {
@@ -122,7 +124,9 @@ func (c *controller) work(ctx context.Context) error {
 	recorder := broadcaster.NewRecorder(scheme.Scheme, v1.EventSource{Component: "podvol-controller"})
 	events := clusterhost.NewEvents(recorder).Objects()
 	if c.options.mode == modeAttach {
-		return attachdetach.New(attachdetach.Config{Objects: c.objects, Events: events, Logger: c.log, DetachAfter: c.options.detachAfter, Workers: c.options.workers}).Run(ctx)
+		attaching := attachdetach.New(attachdetach.Config{Objects: c.objects, Events: events, Logger: c.log, DetachAfter: c.options.detachAfter, Workers: c.options.workers})
+		c.attaching.Store(attaching)
+		return attaching.Run(ctx)
 	}
 	config := c.config()
 	config.Events = events

@@ -77,6 +77,7 @@ func (s *site) claim(name string) {
 
 // replica is one process of the command.
 type replica struct {
+	t *testing.T
 	*controller
 	network *clustertest.Transport
 	cancel  context.CancelFunc
@@ -92,7 +93,7 @@ func (s *site) start(args ...string) *replica {
 	mounter := fakemount.New()
 	s.t.Cleanup(func() { mounter.Close() })
 	mounter.Serve("10.0.0.1:/export", s.share)
-	r := &replica{network: clustertest.NewTransport(s.server), ended: make(chan error, 1)}
+	r := &replica{t: s.t, network: clustertest.NewTransport(s.server), ended: make(chan error, 1)}
 	clientset := clustertest.Clientset(s.t, "http://api", r.network)
 	r.controller, err = newController(o, clientset, clientset.CoordinationV1(), mounter, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -190,6 +191,29 @@ func TestTwoReplicas(t *testing.T) {
 	}
 }
 
+// wantAnswer wants these words among what is served at a path.
+func (r *replica) wantAnswer(path, want string) {
+	r.t.Helper()
+	w := httptest.NewRecorder()
+	handler(r.controller).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
+		r.t.Errorf("%s: %d %s", path, w.Code, w.Body)
+	}
+}
+
+func TestMetricsOfAttaching(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, "nfs.podvol.io")
+		r := s.start("--mode=attach-detach")
+		time.Sleep(time.Second)
+		r.wantAnswer("/metrics", `attachdetach_controller_forced_detaches_total{reason="out-of-service"} 0`)
+		r.cancel()
+		if err := <-r.ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestHealth(t *testing.T) {
 	for _, elect := range []string{"--leader-elect", "--leader-elect=false"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -197,11 +221,7 @@ func TestHealth(t *testing.T) {
 			r := s.start(elect)
 			time.Sleep(time.Second)
 			for path, want := range map[string]string{"/healthz": "leading: true", "/readyz": "ok", "/metrics": `leader_election_master_status{name="podvol-controller"} 1`} {
-				w := httptest.NewRecorder()
-				handler(r.controller).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
-				if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
-					t.Errorf("%s: %s: %d %s", elect, path, w.Code, w.Body)
-				}
+				r.wantAnswer(path, want)
 			}
 			r.cancel()
 			if err := <-r.ended; err != nil {

@@ -10,6 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/podvol/podvol/volume/attachdetach"
 )
 
 // serve serves health checks and metrics until it is closed.
@@ -64,6 +66,35 @@ func metricsOf(c *controller) *prometheus.Registry {
 		return 0
 	})
 	gauge("podvol_controller_terms", "How often this replica has begun to lead.", func() float64 { return float64(c.health.State().Terms) })
+	if c.options.mode == modeAttach {
+		all.MustRegister(attachCollector{c})
+	}
 	all.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return all
+}
+
+// attachCollector shows the attach/detach controller under the names of Kubernetes'.
+type attachCollector struct{ controller *controller }
+
+// Describe implements [prometheus.Collector]. The metrics of one without descriptions are
+// not checked before they are collected.
+func (attachCollector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements [prometheus.Collector].
+func (a attachCollector) Collect(metrics chan<- prometheus.Metric) {
+	attaching := a.controller.attaching.Load()
+	if attaching == nil || !a.controller.leads() {
+		return
+	}
+	stats := attaching.Stats()
+	volumes := prometheus.NewDesc("attachdetach_controller_total_volumes", "How many volumes are to be attached, and are.", []string{"plugin_name", "state"}, nil)
+	for state, byPlugin := range map[string]map[string]int{"desired_state_of_world": stats.Wanted, "actual_state_of_world": stats.Attached} {
+		for plugin, n := range byPlugin {
+			metrics <- prometheus.MustNewConstMetric(volumes, prometheus.GaugeValue, float64(n), plugin, state)
+		}
+	}
+	forced := prometheus.NewDesc("attachdetach_controller_forced_detaches_total", "How many volumes were detached from nodes that are not waited for.", []string{"reason"}, nil)
+	for _, reason := range []string{attachdetach.ForcedByTaint, attachdetach.ForcedByTime} {
+		metrics <- prometheus.MustNewConstMetric(forced, prometheus.CounterValue, float64(stats.Forced[reason]), reason)
+	}
 }

@@ -66,7 +66,7 @@ func NewAttacher(config AttacherConfig) *Attacher {
 	if a.log == nil {
 		a.log = slog.New(slog.DiscardHandler)
 	}
-	a.attachments = latest.New(a.objects, kindAttachment, a.changed)
+	a.attachments = latest.New(a.objects, pvapi.KindAttachment, a.changed)
 	a.queue = work.NewQueue(work.Config[volume.ObjectRef]{Reconcile: a.reconcile, Refresh: a.refresh, Conflict: objects.ErrConflict})
 	return a
 }
@@ -77,7 +77,7 @@ func (a *Attacher) Run(ctx context.Context) error {
 	if a.ran.Swap(true) {
 		return ErrRunOnce
 	}
-	defer a.objects.WatchKind(kindAttachment, a.queue.EnqueueIfChanged)()
+	defer a.objects.WatchKind(pvapi.KindAttachment, a.queue.EnqueueIfChanged)()
 	defer a.objects.WatchKind(pvapi.KindVolume, a.queue.Enqueue)()
 	if _, _, err := a.attachments.CatchUp(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -103,7 +103,7 @@ func (a *Attacher) Run(ctx context.Context) error {
 func (a *Attacher) changed(name types.NamespacedName, prior, now *storagev1.VolumeAttachment, _ latest.Noticed) {
 	if now != nil {
 		if prior == nil || !isSameWork(prior, now) {
-			a.queue.Enqueue(volume.NewObjectRef(kindAttachment, "", name.Name))
+			a.queue.Enqueue(volume.NewObjectRef(pvapi.KindAttachment, "", name.Name))
 		}
 		return
 	}
@@ -119,7 +119,7 @@ func isSameWork(a, b *storagev1.VolumeAttachment) bool {
 
 // refresh reads an attachment, which enqueues it if there is work to do.
 func (a *Attacher) refresh(ctx context.Context, ref volume.ObjectRef) work.Result {
-	if ref.Kind != kindAttachment {
+	if ref.Kind != pvapi.KindAttachment {
 		return a.reconcile(ctx, ref)
 	}
 	_, _, err := a.attachments.Get(ctx, ref.NamespacedName)
@@ -168,7 +168,7 @@ func (a *Attacher) isUsed(pv string) (used bool) {
 		}
 		used = true
 		if !slices.Contains(object.Finalizers, AttachedFinalizer) {
-			a.queue.Enqueue(volume.NewObjectRef(kindAttachment, "", object.Name))
+			a.queue.Enqueue(volume.NewObjectRef(pvapi.KindAttachment, "", object.Name))
 		}
 	}
 	return used

@@ -31,10 +31,9 @@ const ManagedAnnotation = "volumes.kubernetes.io/controller-managed-attach-detac
 const OutOfServiceTaint = v1.TaintNodeOutOfService
 
 const (
-	kindNode       = "Node"
-	kindAttachment = "VolumeAttachment"
-	kindDriver     = "CSIDriver"
-	kindCSINode    = "CSINode"
+	kindNode    = "Node"
+	kindDriver  = "CSIDriver"
+	kindCSINode = "CSINode"
 )
 
 // EventRecorder takes events about pods; client-go's recorders are some. It must not block.
@@ -94,6 +93,7 @@ type Controller struct {
 	tell        *teller
 	queue       *work.Queue[key]
 	telling     telling
+	forced      counts // of Stats
 	ran         atomic.Bool
 }
 
@@ -115,7 +115,7 @@ func New(config Config) *Controller {
 		workers = 16
 	}
 	c.nodes = latest.New(c.objects, kindNode, c.nodeChanged)
-	c.attachments = latest.New(c.objects, kindAttachment, func(types.NamespacedName, *storagev1.VolumeAttachment, *storagev1.VolumeAttachment, latest.Noticed) {})
+	c.attachments = latest.New(c.objects, pvapi.KindAttachment, func(types.NamespacedName, *storagev1.VolumeAttachment, *storagev1.VolumeAttachment, latest.Noticed) {})
 	c.queue = work.NewQueue(work.Config[key]{Reconcile: c.reconcile, Workers: workers, Conflict: objects.ErrConflict})
 	return c
 }
@@ -128,7 +128,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	if c.ran.Swap(true) {
 		return ErrRunOnce
 	}
-	for _, kind := range []string{pvapi.KindPod, pvapi.KindClaim, pvapi.KindVolume, kindNode, kindAttachment, kindDriver, kindCSINode} {
+	for _, kind := range []string{pvapi.KindPod, pvapi.KindClaim, pvapi.KindVolume, kindNode, pvapi.KindAttachment, kindDriver, kindCSINode} {
 		defer c.objects.WatchKind(kind, func(ref volume.ObjectRef) { c.queue.Enqueue(key{object: ref}) })()
 	}
 	if err := c.fill(ctx); err != nil {
@@ -214,7 +214,7 @@ func (c *Controller) sync(ctx context.Context, k key) (time.Duration, error) {
 	switch k.object.Kind {
 	case pvapi.KindPod:
 		return 0, c.syncPod(ctx, k.object)
-	case kindAttachment:
+	case pvapi.KindAttachment:
 		return 0, c.syncAttachment(ctx, k.object.NamespacedName)
 	case kindNode:
 		return 0, c.syncNode(ctx, types.NodeName(k.object.Name))
@@ -224,7 +224,7 @@ func (c *Controller) sync(ctx context.Context, k key) (time.Duration, error) {
 	}
 	if k.object.Kind == pvapi.KindVolume {
 		for _, name := range c.attached.unnamedOf(k.object.Name) {
-			c.queue.Enqueue(key{object: volume.NewObjectRef(kindAttachment, "", name)})
+			c.queue.Enqueue(key{object: volume.NewObjectRef(pvapi.KindAttachment, "", name)})
 		}
 	}
 	c.enqueuePods(k.object) // a claim's, a volume's or a driver's

@@ -11,11 +11,11 @@ package attachdetach_test
 //   - A VolumeAttachment that is not named as a controller would name it is not detached.
 //     Upstream looks at no names, and at VolumeAttachments only when it starts.
 //   - Volumes of in-tree plugins that have moved to CSI drivers are not translated.
-//   - There are no metrics.
 
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -136,6 +136,9 @@ func TestOnlyAFencedNodeIsNotWaitedFor(t *testing.T) {
 					t.Errorf("it took %v more than to detach and to attach", took)
 				}
 				w.wantAttachments("a@n1+")
+				if forced := w.running.Stats().Forced[attachdetach.ForcedByTaint]; (forced == 1) != (name == "tainted") {
+					t.Errorf("%d are forced", forced)
+				}
 			})
 		})
 	}
@@ -170,6 +173,9 @@ func TestTimeDetachesOnlyWhereItIsToldTo(t *testing.T) {
 		w.wantAttachments("a@n0+")
 		time.Sleep(2 * time.Minute)
 		w.wantAttachments()
+		if forced := w.running.Stats().Forced; !maps.Equal(forced, map[string]int{attachdetach.ForcedByTime: 1}) {
+			t.Errorf("forced: %v", forced)
+		}
 	})
 }
 
@@ -378,8 +384,7 @@ func TestAttachmentsOfOthersAreLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, "a")
 		for name, pv := range map[string]string{"lonely": "nothing", "mine": "a"} {
-			w.create(&storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.VolumeAttachmentSpec{
-				Attacher: driver, NodeName: "elsewhere", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv}}})
+			w.create(foreignAttachment(name, pv))
 		}
 		w.addPod("p", "n0", "a")
 		w.settle()

@@ -24,6 +24,12 @@ func attachmentRef(disk, node string) volumeRef {
 	return volume.NewObjectRef("VolumeAttachment", "", pvapi.CSIAttachmentName(disk, driver, node))
 }
 
+// foreignAttachment is one that no attach/detach controller has made.
+func foreignAttachment(name, pv string) *storagev1.VolumeAttachment {
+	return &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.VolumeAttachmentSpec{
+		Attacher: driver, NodeName: "elsewhere", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv}}}
+}
+
 func csiNode(node string, volumes int32) *storagev1.CSINode {
 	return &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{
 		{Name: driver, NodeID: node, Allocatable: &storagev1.VolumeNodeResources{Count: &volumes}},

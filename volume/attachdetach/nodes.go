@@ -167,6 +167,13 @@ func (c *Controller) isLost(node *v1.Node) bool {
 	return isFenced(node) || c.detachAfter > 0 && c.untilLost(node) == 0
 }
 
+func whyLost(node *v1.Node) string {
+	if isFenced(node) {
+		return ForcedByTaint
+	}
+	return ForcedByTime
+}
+
 // untilLost returns how long it takes until a node that does not answer counts as lost.
 func (c *Controller) untilLost(node *v1.Node) time.Duration {
 	since, silent := notReadySince(node)

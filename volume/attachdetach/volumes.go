@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
 )
 
@@ -152,6 +153,9 @@ func (c *Controller) isFree(s *site) bool {
 		c.queue.Enqueue(key{object: nodeRef(s.node)})
 		return false
 	}
+	if isUsed(node, s.has) {
+		c.forced.add(whyLost(node))
+	}
 	c.attached.delete(s.has)
 	return true
 }
@@ -168,7 +172,7 @@ func (c *Controller) setLeaving(s *site, leaving bool) {
 func (c *Controller) delete(ctx context.Context, s *site) error {
 	object := s.has.object
 	c.attached.delete(s.has)
-	err := c.objects.Delete(ctx, volume.NewObjectRef(kindAttachment, "", object.Name), objects.Preconditions{UID: object.UID})
+	err := c.objects.Delete(ctx, volume.NewObjectRef(pvapi.KindAttachment, "", object.Name), objects.Preconditions{UID: object.UID})
 	if err == nil {
 		return nil
 	}

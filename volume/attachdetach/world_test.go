@@ -114,6 +114,7 @@ type world struct {
 	agents  map[string]*agent
 	config  attachdetach.Config
 	stop    func()
+	running *attachdetach.Controller
 
 	// failed is why CSIDrivers cannot be read.
 	failed atomic.Pointer[error]
@@ -249,7 +250,9 @@ func (w *world) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	client := w.client
-	go func() { ended <- attachdetach.New(config).Run(ctx) }()
+	c := attachdetach.New(config)
+	w.running = c
+	go func() { ended <- c.Run(ctx) }()
 	w.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil && !errors.Is(err, objectstest.ErrCrashed) && !errors.Is(err, errLost) {

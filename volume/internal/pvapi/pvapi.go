@@ -30,6 +30,8 @@ const (
 	KindPod    = "Pod"
 	KindClaim  = "PersistentVolumeClaim"
 	KindVolume = "PersistentVolume"
+	// KindAttachment is of the group storage.k8s.io.
+	KindAttachment = "VolumeAttachment"
 )
 
 // VolumeMode returns a volume mode, which is Filesystem where none is named.

@@ -7,7 +7,10 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pvapi"
@@ -69,6 +72,9 @@ func (r *Verifier) findUses(ctx context.Context, pv *v1.PersistentVolume) ([]Use
 	if err := f.addUsers(); err != nil {
 		return nil, err
 	}
+	if err := f.addAttachments(ctx, objects.Live(r.Objects)); err != nil {
+		return nil, err
+	}
 	return f.uses, nil
 }
 
@@ -102,6 +108,20 @@ func (f *useFinder) addClaims() {
 	for _, claim := range f.all.clones[name] {
 		f.add(pvapi.KindClaim, claim.Namespace, claim.Name, "its volume is being made as a copy")
 	}
+}
+
+// addAttachments notes what is attached, or is being detached: the node may still write.
+func (f *useFinder) addAttachments(ctx context.Context, live objects.Reader) error {
+	if _, attaches := volume.AsAttachable(f.plugin); !attaches {
+		return nil
+	}
+	attachments, err := objects.List[*storagev1.VolumeAttachment](ctx, live, pvapi.KindAttachment, metav1.NamespaceAll)
+	for _, a := range attachments {
+		if ptr.Deref(a.Spec.Source.PersistentVolumeName, "") == f.pv.Name {
+			f.add(pvapi.KindAttachment, "", a.Name, "it is attached to node %s", a.Spec.NodeName)
+		}
+	}
+	return err
 }
 
 // hasOther reports whether a claim has another volume. Which one a claim has
