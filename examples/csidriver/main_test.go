@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -22,6 +23,8 @@ func TestFlags(t *testing.T) {
 		"":                               "--socket is missing",
 		"--socket s":                     "--dir is missing",
 		"--socket s --dir d x":           `unexpected argument "x"`,
+		"--socket s --dir d x -- y":      `unexpected argument "x"`,
+		"--socket s --":                  "--dir is missing",
 		"--socket s --dir d --disk tape": "must be directory or loop",
 		"--socket s --dir d --misbehave politely": "no such fault",
 	} {
@@ -84,6 +87,28 @@ func TestRun(t *testing.T) {
 	for _, socket := range []string{o.socket, o.register} {
 		if _, err := os.Lstat(socket); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s is left: %v", socket, err)
+		}
+	}
+}
+
+// With a command it serves that, ends with it, and leaves nothing.
+func TestRunOfACommand(t *testing.T) {
+	dir := csitest.SocketDir(t)
+	t.Setenv("TMPDIR", dir)
+	socket := filepath.Join(dir, "s")
+	for script, code := range map[string]int{"test -S $0": 0, "test -S $0; exit 7": 7} {
+		o, err := parse([]string{"--socket", socket, "--", "sh", "-c", script, socket}, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.config.Mounter = fakemount.New()
+		err = run(t.Context(), o, io.Discard)
+		ended, _ := errors.AsType[*exec.ExitError](err)
+		if code == 0 && err != nil || code != 0 && (ended == nil || ended.ExitCode() != code) {
+			t.Errorf("%s: %v", script, err)
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("left: %v, %v", left, err)
 		}
 	}
 }
