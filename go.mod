@@ -16,6 +16,7 @@ require (
 	k8s.io/api v0.35.2
 	k8s.io/apimachinery v0.35.2
 	k8s.io/client-go v0.35.2
+	k8s.io/csi-translation-lib v0.35.2
 	k8s.io/klog/v2 v2.140.0
 	k8s.io/mount-utils v0.35.2
 	k8s.io/utils v0.0.0-20260707023825-cf1189d6abe3

@@ -73,7 +73,7 @@ func wrongSources(spec *Spec, types []string) *InvalidSpecError {
 const (
 	noCode         = "Kubernetes itself has removed its code"
 	movedToCSI     = "Kubernetes reaches it only through its CSI driver"
-	useCSI         = "install that driver and use the csi type, with a plugin for csi registered"
+	useCSI         = "install that driver, and give the node a plugin for csi and the Translator of volume/csitranslation (podvol --csi-driver NAME=SOCKET)"
 	useCSIOrOwn    = "use a CSI driver for that storage, or register a plugin of your own"
 	notByThisBuild = "none of the registered plugins is for it"
 )

@@ -52,6 +52,9 @@ type Record struct {
 	InlineVolume     *v1.Volume           `json:"inlineVolume,omitempty"`
 	PersistentVolume *v1.PersistentVolume `json:"persistentVolume,omitempty"`
 	ReadOnly         bool                 `json:"readOnly,omitempty"`
+	// Migrated says that the PersistentVolume was made from an in-tree source
+	// (volume.Translator); without a claim, from an inline one.
+	Migrated bool `json:"migrated,omitempty"`
 	// Rebuilt says that the record was made from the disk (ReconstructedVolume).
 	// The volume's name in the pod is then the spec's name. The spec is inline
 	// even if it came from a PersistentVolume. Guessed says that the source is
@@ -101,13 +104,18 @@ func (d *MappedDevice) Equal(other *MappedDevice) bool {
 
 // Spec returns the recorded spec. It shares the record's pointers.
 func (r *Record) Spec() *volume.Spec {
-	return &volume.Spec{Volume: r.InlineVolume, PersistentVolume: r.PersistentVolume, ReadOnly: r.ReadOnly}
+	return &volume.Spec{Volume: r.InlineVolume, PersistentVolume: r.PersistentVolume, ReadOnly: r.ReadOnly, Migrated: r.Migrated, InlineVolumeSpecForCSIMigration: r.isInlineMigrated()}
+}
+
+// isInlineMigrated reports whether the PersistentVolume was made from an inline volume.
+func (r *Record) isInlineMigrated() bool {
+	return r.Migrated && r.Claim() == types.NamespacedName{}
 }
 
 // PersistentVolumeName is the name of the PersistentVolume that was mounted; empty for other
 // volumes.
 func (r *Record) PersistentVolumeName() string {
-	if r.PersistentVolume == nil {
+	if r.PersistentVolume == nil || r.isInlineMigrated() {
 		return ""
 	}
 	return r.PersistentVolume.Name

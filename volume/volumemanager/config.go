@@ -48,6 +48,9 @@ type Config struct {
 	CSINode volume.CSINodePublisher
 	// Resizes is told how the node's part of growing volumes ended; nil: nobody is.
 	Resizes volume.NodeResizeReporter
+	// Translator turns in-tree volumes of CSI drivers, such as gcePersistentDisk, into theirs
+	// (csitranslation.New); nil: they are refused. The plugin for csi mounts them.
+	Translator volume.Translator
 	// Allocatable tells the node's size to downwardAPI volumes and emptyDirs;
 	// nil: volumes that need it fail.
 	Allocatable volume.AllocatableGetter

@@ -91,7 +91,7 @@ func (m *Manager) addSteps() {
 		grower: growth.Grower{Events: events, Resizes: config.Resizes, Log: m.log},
 		host:   m.host, plugins: m.plugins, records: m.records, podDirs: m.podDirs, containers: m.containers,
 		blocks:  blockmap.Mapper{Mounter: m.host.Mounter, Holder: config.DeviceHolder, KeepRoot: m.life.KeepRoot},
-		objects: config.Objects, trustBundles: config.TrustBundles, events: events, setUpTimeout: config.SetUpTimeout, log: m.log,
+		objects: config.Objects, trustBundles: config.TrustBundles, translator: config.Translator, events: events, setUpTimeout: config.SetUpTimeout, log: m.log,
 	}
 	m.reconciler = &reconciler{entries: m.entries, desired: m.desired, actual: m.actual, status: m.status, life: m.life,
 		executor: m.executor, containers: config.Containers}

@@ -116,7 +116,7 @@ func (m *Manager) sharing(podUID types.UID, r *mountrecord.Record) (all []*podVo
 	}
 	for s := range among {
 		own := s.actual.record
-		if s.state == StateMounted && (own == r || own != nil && r.PersistentVolume != nil && own.PersistentVolumeName() == r.PersistentVolumeName()) {
+		if s.state == StateMounted && (own == r || own != nil && r.PersistentVolumeName() != "" && own.PersistentVolumeName() == r.PersistentVolumeName()) {
 			all = append(all, s)
 		}
 	}

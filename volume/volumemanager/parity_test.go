@@ -18,6 +18,7 @@ import (
 	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/containerenv"
+	"github.com/podvol/podvol/volume/csitranslation"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/validation"
@@ -32,6 +33,8 @@ type fate struct {
 	done string
 	// refused: with a typed error; TestWhatIsRefused tries it.
 	refused string
+	// translated: refused in the same way without a [volume.Translator].
+	translated string
 	// noted: neither, as the package comment says by that very name.
 	noted string
 	// others: of no concern to volumes on a node.
@@ -62,9 +65,9 @@ func fates() []fate {
 		{of: reflect.TypeFor[v1.EnvVarSource](), done: "fieldRef resourceFieldRef configMapKeyRef secretKeyRef", refused: "fileKeyRef"},
 
 		{of: reflect.TypeFor[v1.VolumeSource](),
-			done: "hostPath emptyDir secret nfs persistentVolumeClaim downwardAPI configMap projected ephemeral",
-			refused: "gcePersistentDisk awsElasticBlockStore gitRepo iscsi glusterfs rbd flexVolume cinder cephfs flocker fc azureFile vsphereVolume " +
-				"quobyte azureDisk photonPersistentDisk portworxVolume scaleIO storageos csi image"},
+			done:       "hostPath emptyDir secret nfs persistentVolumeClaim downwardAPI configMap projected ephemeral",
+			refused:    "gitRepo iscsi glusterfs rbd flexVolume cephfs flocker fc quobyte photonPersistentDisk scaleIO storageos csi image",
+			translated: "gcePersistentDisk awsElasticBlockStore cinder azureFile vsphereVolume azureDisk portworxVolume"},
 		{of: reflect.TypeFor[v1.EmptyDirVolumeSource](), done: "medium mode", noted: "sizeLimit"},
 		{of: reflect.TypeFor[v1.HostPathVolumeSource](), done: "path type"},
 		{of: reflect.TypeFor[v1.NFSVolumeSource](), done: "server path readOnly"},
@@ -90,8 +93,8 @@ func fates() []fate {
 		{of: reflect.TypeFor[v1.PersistentVolumeSpec](),
 			done: "capacity accessModes claimRef persistentVolumeReclaimPolicy storageClassName mountOptions volumeMode nodeAffinity volumeAttributesClassName " +
 				"hostPath nfs local",
-			refused: "gcePersistentDisk awsElasticBlockStore glusterfs rbd iscsi cinder cephfs fc flocker flexVolume azureFile vsphereVolume quobyte azureDisk " +
-				"photonPersistentDisk portworxVolume scaleIO storageos csi"},
+			refused:    "glusterfs rbd iscsi cephfs fc flocker flexVolume quobyte photonPersistentDisk scaleIO storageos csi",
+			translated: "gcePersistentDisk awsElasticBlockStore cinder azureFile vsphereVolume azureDisk portworxVolume"},
 		{of: reflect.TypeFor[v1.LocalVolumeSource](), done: "path fsType"},
 		{of: reflect.TypeFor[v1.PersistentVolumeClaimSpec](),
 			done: "accessModes selector resources volumeName storageClassName volumeMode volumeAttributesClassName", noted: "dataSource dataSourceRef"},
@@ -111,7 +114,7 @@ func TestEveryFieldHasAFate(t *testing.T) {
 	}
 	notes := limitsPage(t)
 	for _, f := range fates() {
-		known := strings.Fields(strings.Join([]string{f.done, f.refused, f.noted, f.others}, " "))
+		known := strings.Fields(strings.Join([]string{f.done, f.refused, f.translated, f.noted, f.others}, " "))
 		fields := manifestFields(f.of)
 		for _, name := range fields {
 			if n := count(known, name); n != 1 {
@@ -166,6 +169,41 @@ func limitsPage(t *testing.T) string {
 	return string(text)
 }
 
+// What is listed as translated is, inline and as a PersistentVolume.
+func TestWhatIsTranslated(t *testing.T) {
+	translator, inline := csitranslation.New(csitranslation.Config{Portworx: true}), reflect.TypeFor[v1.VolumeSource]()
+	for _, f := range fates() {
+		for name := range strings.FieldsSeq(f.translated) {
+			spec := &volume.Spec{Volume: &v1.Volume{Name: "v"}}
+			source := reflect.ValueOf(&spec.Volume.VolumeSource).Elem()
+			if f.of != inline {
+				spec = volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{}, false)
+				source = reflect.ValueOf(&spec.PersistentVolume.Spec.PersistentVolumeSource).Elem()
+			}
+			if setPointer(source, name); name == "azureDisk" {
+				source.FieldByName("AzureDisk").Interface().(*v1.AzureDiskVolumeSource).DataDiskURI = "/subscriptions/s"
+			}
+			for _, field := range []string{"PDName", "VolumeID", "VolumePath", "ShareName", "SecretName", "SecretNamespace"} {
+				setText(source.FieldByNameFunc(func(n string) bool { return strings.EqualFold(n, name) }).Elem(), field, "x")
+			}
+			if got, err := translator.Translate(spec, "shop"); err != nil || !got.Migrated {
+				t.Errorf("%s.%s: %+v, %v", f.of.Name(), name, got, err)
+			}
+		}
+	}
+}
+
+// setText sets a field, if there is one of that name.
+func setText(of reflect.Value, field, text string) {
+	switch f := of.FieldByName(field); {
+	case !f.IsValid():
+	case f.Kind() == reflect.Pointer:
+		f.Set(reflect.ValueOf(&text))
+	default:
+		f.SetString(text)
+	}
+}
+
 // What is listed as refused is, and what is listed as done is not.
 func TestWhatIsRefused(t *testing.T) {
 	w := newWorld(t)
@@ -174,12 +212,12 @@ func TestWhatIsRefused(t *testing.T) {
 	for _, f := range fates() {
 		try := w.refusalOf(manager, f.of)
 		if try == nil {
-			if f.refused != "" {
+			if f.refused+f.translated != "" {
 				t.Errorf("nobody tries what is refused of %s", f.of.Name())
 			}
 			continue
 		}
-		for name := range strings.FieldsSeq(f.refused) {
+		for name := range strings.FieldsSeq(f.refused + " " + f.translated) {
 			if !try(name) {
 				t.Errorf("%s.%s is not refused", f.of.Name(), name)
 			}

@@ -50,6 +50,7 @@ type operationExecutor struct {
 	// the others are [Config]'s
 	objects      objects.Source
 	trustBundles volume.TrustBundleGetter
+	translator   volume.Translator
 	setUpTimeout time.Duration
 }
 
@@ -230,7 +231,10 @@ func (o *operationExecutor) resolve(ctx context.Context, depends dependencies.Fi
 	if u.spec, err = podspec.Resolve(ctx, reader, string(o.host.NodeName), u.pod, podspec.Volume(u.pod, u.record.Volumes[0])); err != nil {
 		return err
 	}
-	u.record.InlineVolume, u.record.PersistentVolume, u.record.ReadOnly = u.spec.Volume, u.spec.PersistentVolume, u.spec.ReadOnly
+	if u.spec, err = o.plugins.Translate(o.translator, u.spec, u.pod.Namespace); err != nil {
+		return err
+	}
+	u.record.InlineVolume, u.record.PersistentVolume, u.record.ReadOnly, u.record.Migrated = u.spec.Volume, u.spec.PersistentVolume, u.spec.ReadOnly, u.spec.Migrated
 	if err := podspec.CheckMode(u.pod, u.record.Volumes, u.spec); err != nil {
 		return err
 	}
@@ -241,7 +245,7 @@ func (o *operationExecutor) resolve(ctx context.Context, depends dependencies.Fi
 	if err := podspec.CheckMountOptions(u.plugin, u.spec); err != nil {
 		return err
 	}
-	if err := podspec.CheckNamesake(o.plugins, u.pod, u.spec, u.plugin); err != nil {
+	if err := podspec.CheckNamesake(o.plugins, o.translator, u.pod, u.record.Volumes, u.spec, u.plugin); err != nil {
 		return err
 	}
 	for _, ref := range volume.DependsOn(u.plugin, u.spec, u.pod) {

@@ -260,18 +260,26 @@ func CheckMountOptions(plugin volume.VolumePlugin, spec *volume.Spec) error {
 	return volume.Invalid(field, "volumes of %s take no mount options; remove them from PersistentVolume %s", plugin.GetPluginName(), pv.Name)
 }
 
-// CheckNamesake refuses a PersistentVolume with the directory of an inline volume
-// of the pod: directories are named after both alike.
-func CheckNamesake(plugins *volume.VolumePluginMgr, pod *v1.Pod, spec *volume.Spec, plugin volume.VolumePlugin) error {
+// CheckNamesake refuses a PersistentVolume with the directory of another inline volume
+// of the pod: directories are named after both alike. An inline volume that is translated is
+// a PersistentVolume here, and named after its disk. The names are the volume's own.
+func CheckNamesake(plugins *volume.VolumePluginMgr, translator volume.Translator, pod *v1.Pod, names []string, spec *volume.Spec, plugin volume.VolumePlugin) error {
 	if spec.PersistentVolume == nil {
 		return nil
 	}
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
-		if _, isClaim := claimbinding.ClaimOf(pod, v); isClaim || v.Name != spec.Name() || !podstate.UsesVolume(pod, v.Name) {
+		if _, isClaim := claimbinding.ClaimOf(pod, v); isClaim || slices.Contains(names, v.Name) || !podstate.UsesVolume(pod, v.Name) {
 			continue
 		}
-		other, err := plugins.FindPluginBySpec(volume.NewSpecFromVolume(v))
+		beside, err := plugins.Translate(translator, volume.NewSpecFromVolume(v), pod.Namespace)
+		if err != nil || beside.Name() != spec.Name() {
+			continue // it is refused itself, or has another directory
+		}
+		if beside.Migrated {
+			return volume.Invalid("volume "+v.Name, "is %s, which this pod has as volume %s, too; name it once, and mount that where it is needed", beside.Name(), names[0])
+		}
+		other, err := plugins.FindPluginBySpec(beside)
 		if err == nil && other.GetPluginName() == plugin.GetPluginName() {
 			return volume.Invalid("volume "+v.Name, "has the name of PersistentVolume %s, which this pod uses too, so that both would have one directory; rename the volume", v.Name)
 		}

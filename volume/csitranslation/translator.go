@@ -1,0 +1,164 @@
+// Package csitranslation turns volumes of the in-tree cloud plugins into volumes of the CSI
+// drivers that have taken these over, by Kubernetes' own tables (k8s.io/csi-translation-lib):
+// awsElasticBlockStore, azureDisk, azureFile, cinder, gcePersistentDisk, vsphereVolume, and
+// portworxVolume if that is asked for.
+//
+// A [Translator] is given to the node's manager, to the attach/detach controller and to the
+// persistentvolume controller, which then treat such a volume, inline or a PersistentVolume, as
+// the driver's:
+//
+//	volumemanager.Config{Plugins: append(plugins.All(), csiPlugin), Translator: csitranslation.New(csitranslation.Config{})}
+//
+// The API's objects stay as they are. A node tells the cluster which plugins it translates
+// ([Translator.MigratedPlugins], clusterhost.CSINodeConfig).
+//
+// Names and zones become parts of the handle that the driver gets. Those that would lead
+// elsewhere are refused, which the tables alone do not do.
+package csitranslation
+
+import (
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	lib "k8s.io/csi-translation-lib"
+	"k8s.io/csi-translation-lib/plugins"
+	"k8s.io/klog/v2"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// Config says what is translated besides the usual.
+type Config struct {
+	// Portworx has portworxVolume translated, too, for its driver pxd.portworx.com.
+	Portworx bool
+}
+
+// Translator is a [volume.ProvisionTranslator]. It is never changed.
+type Translator struct {
+	tables   lib.CSITranslator
+	portworx bool
+}
+
+var _ volume.ProvisionTranslator = (*Translator)(nil)
+
+// New returns a translator.
+func New(config Config) *Translator {
+	return &Translator{tables: lib.New(), portworx: config.Portworx}
+}
+
+// MigratedPlugins returns the names, sorted, of the in-tree plugins whose volumes are
+// translated: the annotation of the node's CSINode.
+func (t *Translator) MigratedPlugins() []string {
+	names := []string{
+		plugins.AWSEBSInTreePluginName, plugins.AzureDiskInTreePluginName, plugins.AzureFileInTreePluginName,
+		plugins.CinderInTreePluginName, plugins.GCEPDInTreePluginName, plugins.VSphereInTreePluginName,
+	}
+	if t.portworx {
+		names = append(names, plugins.PortworxVolumePluginName)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// MigratedTo implements [volume.ProvisionTranslator].
+func (t *Translator) MigratedTo(plugin string) string {
+	if !slices.Contains(t.MigratedPlugins(), plugin) {
+		return ""
+	}
+	driver, err := t.tables.GetCSINameFromInTreeName(plugin)
+	if err != nil {
+		return ""
+	}
+	return driver
+}
+
+// Translate implements [volume.Translator]. An inline volume is named as the kubelet has it,
+// after its disk; slashes are "~", as in the kubelet's directories. Its own readOnly is the
+// spec's.
+func (t *Translator) Translate(spec *volume.Spec, podNamespace string) (*volume.Spec, error) {
+	if spec == nil || !t.translates(spec) {
+		return spec, nil
+	}
+	if err := checkSource(spec); err != nil {
+		return nil, err
+	}
+	if spec.PersistentVolume != nil {
+		pv, err := t.tables.TranslateInTreePVToCSI(klog.Logger{}, spec.PersistentVolume)
+		if err != nil {
+			return nil, invalid(spec, err)
+		}
+		return &volume.Spec{PersistentVolume: pv, ReadOnly: spec.ReadOnly, Migrated: true}, checkHandle(pv)
+	}
+	pv, err := t.translateInline(spec.Volume, podNamespace)
+	if err != nil {
+		return nil, invalid(spec, err)
+	}
+	pv.Name = strings.ReplaceAll(pv.Name, "/", "~")
+	if err := volume.CheckPathSegment("name of the translated volume", pv.Name); err != nil {
+		return nil, err
+	}
+	return &volume.Spec{PersistentVolume: pv, ReadOnly: isReadOnly(pv), Migrated: true, InlineVolumeSpecForCSIMigration: true}, checkHandle(pv)
+}
+
+// isReadOnly: the tables make readOnly of a portworxVolume an access mode alone.
+func isReadOnly(pv *v1.PersistentVolume) bool {
+	return pv.Spec.CSI.ReadOnly || slices.Contains(pv.Spec.AccessModes, v1.ReadOnlyMany)
+}
+
+// translates reports whether the spec has just one source, and it is one to translate.
+func (t *Translator) translates(spec *volume.Spec) bool {
+	if len(volume.SourceTypes(spec)) != 1 {
+		return false
+	}
+	plugin, err := t.tables.GetInTreePluginNameFromSpec(spec.PersistentVolume, spec.Volume)
+	return err == nil && t.MigratedTo(plugin) != ""
+}
+
+// translateInline leaves the storage policy of a vsphereVolume out, on which the tables'
+// function panics, and adds it as that of a PersistentVolume is.
+func (t *Translator) translateInline(v *v1.Volume, podNamespace string) (*v1.PersistentVolume, error) {
+	policy := ""
+	if s := v.VsphereVolume; s != nil {
+		without := *s
+		policy, without.StoragePolicyName = s.StoragePolicyName, ""
+		v = &v1.Volume{Name: v.Name, VolumeSource: v1.VolumeSource{VsphereVolume: &without}}
+	}
+	pv, err := t.tables.TranslateInTreeInlineVolumeToCSI(klog.Logger{}, v, podNamespace)
+	if err == nil && policy != "" {
+		pv.Spec.CSI.VolumeAttributes["storagepolicyname"] = policy
+	}
+	return pv, err
+}
+
+// TranslateClass implements [volume.ProvisionTranslator].
+func (t *Translator) TranslateClass(class *storagev1.StorageClass) (*storagev1.StorageClass, error) {
+	driver := t.MigratedTo(class.Provisioner)
+	if driver == "" {
+		return nil, volume.Invalid("provisioner", "%q is no in-tree plugin that a CSI driver has taken over", class.Provisioner)
+	}
+	if err := checkClass(class); err != nil {
+		return nil, err
+	}
+	translated, err := t.tables.TranslateInTreeStorageClassToCSI(klog.Logger{}, class.Provisioner, class)
+	if err != nil {
+		return nil, volume.Invalid("storage class "+class.Name, "cannot be translated for CSI driver %s: %v", driver, err)
+	}
+	translated.Provisioner = driver
+	return translated, nil
+}
+
+// TranslateBack implements [volume.ProvisionTranslator].
+func (t *Translator) TranslateBack(pv *v1.PersistentVolume) (*v1.PersistentVolume, error) {
+	back, err := t.tables.TranslateCSIPVToInTree(pv)
+	if err != nil {
+		return nil, volume.Invalid("volume "+pv.Name, "cannot be translated back to its in-tree source: %v", err)
+	}
+	spec := volume.NewSpecFromPersistentVolume(back, false)
+	return back, checkSource(spec)
+}
+
+func invalid(spec *volume.Spec, err error) error {
+	return volume.Invalid("volume "+spec.Name(), "cannot be translated to its CSI driver's: %v", err)
+}

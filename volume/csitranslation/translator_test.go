@@ -1,0 +1,308 @@
+package csitranslation_test
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/csitranslation"
+)
+
+var all = csitranslation.Config{Portworx: true}
+
+func inline(source v1.VolumeSource) *volume.Spec {
+	return volume.NewSpecFromVolume(&v1.Volume{Name: "data", VolumeSource: source})
+}
+
+func persistent(source v1.PersistentVolumeSource, change ...func(*v1.PersistentVolume)) *volume.Spec {
+	pv := &v1.PersistentVolume{Spec: v1.PersistentVolumeSpec{
+		PersistentVolumeSource: source, AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
+		ClaimRef: &v1.ObjectReference{Namespace: "shop", Name: "data"},
+	}}
+	pv.Name = "pv1"
+	for _, c := range change {
+		c(pv)
+	}
+	return volume.NewSpecFromPersistentVolume(pv, false)
+}
+
+func labelled(key, value string) func(*v1.PersistentVolume) {
+	return func(pv *v1.PersistentVolume) { pv.Labels = map[string]string{key: value} }
+}
+
+const azureURI = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/disks/d"
+
+func TestTranslate(t *testing.T) {
+	managed := new(v1.AzureManagedDisk)
+	for name, tc := range map[string]struct {
+		spec                     *volume.Spec
+		driver, handle, specName string
+	}{
+		"awsElasticBlockStore":         {inline(v1.VolumeSource{AWSElasticBlockStore: &v1.AWSElasticBlockStoreVolumeSource{VolumeID: "aws://us-east-1a/vol-1"}}), "ebs.csi.aws.com", "vol-1", "ebs.csi.aws.com-vol-1"},
+		"awsElasticBlockStore, PV":     {persistent(v1.PersistentVolumeSource{AWSElasticBlockStore: &v1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-1"}}), "ebs.csi.aws.com", "vol-1", "pv1"},
+		"azureDisk":                    {inline(v1.VolumeSource{AzureDisk: &v1.AzureDiskVolumeSource{DiskName: "d", DataDiskURI: azureURI, Kind: managed}}), "disk.csi.azure.com", azureURI, strings.ReplaceAll(azureURI, "/", "~")},
+		"azureDisk, PV":                {persistent(v1.PersistentVolumeSource{AzureDisk: &v1.AzureDiskVolumeSource{DiskName: "d", DataDiskURI: azureURI, Kind: managed}}), "disk.csi.azure.com", azureURI, "pv1"},
+		"azureFile":                    {inline(v1.VolumeSource{AzureFile: &v1.AzureFileVolumeSource{ShareName: "s", SecretName: "azure-storage-account-a-secret"}}), "file.csi.azure.com", "#a#s#data#shop", "#a#s#data#shop"},
+		"azureFile, PV":                {persistent(v1.PersistentVolumeSource{AzureFile: &v1.AzureFilePersistentVolumeSource{ShareName: "s", SecretName: "azure-storage-account-a-secret"}}), "file.csi.azure.com", "#a#s#pv1#shop", "pv1"},
+		"cinder":                       {inline(v1.VolumeSource{Cinder: &v1.CinderVolumeSource{VolumeID: "c1"}}), "cinder.csi.openstack.org", "c1", "cinder.csi.openstack.org-c1"},
+		"cinder, PV":                   {persistent(v1.PersistentVolumeSource{Cinder: &v1.CinderPersistentVolumeSource{VolumeID: "c1"}}), "cinder.csi.openstack.org", "c1", "pv1"},
+		"gcePersistentDisk":            {inline(v1.VolumeSource{GCEPersistentDisk: &v1.GCEPersistentDiskVolumeSource{PDName: "disk"}}), "pd.csi.storage.gke.io", "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/disk", "pd.csi.storage.gke.io-disk"},
+		"gcePersistentDisk, PV":        {persistent(v1.PersistentVolumeSource{GCEPersistentDisk: &v1.GCEPersistentDiskVolumeSource{PDName: "disk"}}, labelled(v1.LabelTopologyZone, "us-east1-b")), "pd.csi.storage.gke.io", "projects/UNSPECIFIED/zones/us-east1-b/disks/disk", "pv1"},
+		"gcePersistentDisk, two zones": {persistent(v1.PersistentVolumeSource{GCEPersistentDisk: &v1.GCEPersistentDiskVolumeSource{PDName: "disk"}}, labelled(v1.LabelFailureDomainBetaZone, "us-east1-b__us-east1-c")), "pd.csi.storage.gke.io", "projects/UNSPECIFIED/regions/us-east1/disks/disk", "pv1"},
+		"portworxVolume":               {inline(v1.VolumeSource{PortworxVolume: &v1.PortworxVolumeSource{VolumeID: "p1"}}), "pxd.portworx.com", "p1", "pxd.portworx.com-p1"},
+		"portworxVolume, PV":           {persistent(v1.PersistentVolumeSource{PortworxVolume: &v1.PortworxVolumeSource{VolumeID: "p1"}}), "pxd.portworx.com", "p1", "pv1"},
+		"vsphereVolume":                {inline(v1.VolumeSource{VsphereVolume: &v1.VsphereVirtualDiskVolumeSource{VolumePath: "[ds] kubevols/d.vmdk", StoragePolicyName: "gold"}}), "csi.vsphere.vmware.com", "[ds] kubevols/d.vmdk", "csi.vsphere.vmware.com-[ds] kubevols~d.vmdk"},
+		"vsphereVolume, PV":            {persistent(v1.PersistentVolumeSource{VsphereVolume: &v1.VsphereVirtualDiskVolumeSource{VolumePath: "[ds] kubevols/d.vmdk"}}), "csi.vsphere.vmware.com", "[ds] kubevols/d.vmdk", "pv1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := *tc.spec
+			before.Volume, before.PersistentVolume = before.Volume.DeepCopy(), before.PersistentVolume.DeepCopy()
+			got, err := csitranslation.New(all).Translate(tc.spec, "shop")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(&before, tc.spec); diff != "" {
+				t.Errorf("the argument was changed (-before +after):\n%s", diff)
+			}
+			s := got.PersistentVolume.Spec.CSI
+			if s.Driver != tc.driver || s.VolumeHandle != tc.handle || got.Name() != tc.specName || !got.Migrated || got.Volume != nil ||
+				got.InlineVolumeSpecForCSIMigration != (tc.spec.Volume != nil) || len(volume.SourceTypes(got)) != 1 || got.IsBlock() {
+				t.Errorf("translated to %s, handle %q, of name %q: %+v", s.Driver, s.VolumeHandle, got.Name(), got)
+			}
+			if v := tc.spec.Volume; v != nil && v.VsphereVolume != nil && s.VolumeAttributes["storagepolicyname"] != "gold" {
+				t.Errorf("attributes %v", s.VolumeAttributes)
+			}
+		})
+	}
+}
+
+// An inline volume's readOnly is the translated spec's; of a PersistentVolume the pod's counts.
+func TestReadOnly(t *testing.T) {
+	for _, source := range []v1.VolumeSource{
+		{AWSElasticBlockStore: &v1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-1", ReadOnly: true}},
+		{AzureDisk: &v1.AzureDiskVolumeSource{DataDiskURI: azureURI, Kind: new(v1.AzureManagedDisk), ReadOnly: new(true)}},
+		{AzureFile: &v1.AzureFileVolumeSource{ShareName: "s", SecretName: "a", ReadOnly: true}},
+		{Cinder: &v1.CinderVolumeSource{VolumeID: "c1", ReadOnly: true}},
+		{GCEPersistentDisk: &v1.GCEPersistentDiskVolumeSource{PDName: "disk", ReadOnly: true}},
+		{PortworxVolume: &v1.PortworxVolumeSource{VolumeID: "p1", ReadOnly: true}},
+	} {
+		got, err := csitranslation.New(all).Translate(inline(source), "shop")
+		if err != nil || !got.ReadOnly {
+			t.Errorf("%+v: %+v, %v", source, got, err)
+		}
+	}
+	spec := persistent(v1.PersistentVolumeSource{GCEPersistentDisk: &v1.GCEPersistentDiskVolumeSource{PDName: "disk"}})
+	spec.ReadOnly = true
+	if got, err := csitranslation.New(all).Translate(spec, ""); err != nil || !got.ReadOnly {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// Whatever is no volume of a plugin that is translated stays the same spec.
+func TestLeftAsItIs(t *testing.T) {
+	for name, spec := range map[string]*volume.Spec{
+		"nothing":                   nil,
+		"an empty spec":             {},
+		"another type":              inline(v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}),
+		"CSI":                       persistent(v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}}),
+		"two sources":               inline(v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}, Cinder: &v1.CinderVolumeSource{VolumeID: "c1"}}),
+		"portworx, off by default":  inline(v1.VolumeSource{PortworxVolume: &v1.PortworxVolumeSource{VolumeID: "p1"}}),
+		"portworx, off, a claim's ": persistent(v1.PersistentVolumeSource{PortworxVolume: &v1.PortworxVolumeSource{VolumeID: "p1"}}),
+	} {
+		if got, err := csitranslation.New(csitranslation.Config{}).Translate(spec, "shop"); got != spec || err != nil {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+}
+
+func TestHostileVolumesAreRefused(t *testing.T) {
+	gce := func(name string) v1.PersistentVolumeSource {
+		return v1.PersistentVolumeSource{GCEPersistentDisk: &v1.GCEPersistentDiskVolumeSource{PDName: name}}
+	}
+	share := func(share, secret string) *volume.Spec {
+		return inline(v1.VolumeSource{AzureFile: &v1.AzureFileVolumeSource{ShareName: share, SecretName: secret}})
+	}
+	for name, spec := range map[string]*volume.Spec{
+		"pdName with another zone":     persistent(gce("x/../../zones/z/disks/y")),
+		"pdName ..":                    inline(v1.VolumeSource{GCEPersistentDisk: &v1.GCEPersistentDiskVolumeSource{PDName: ".."}}),
+		"pdName with a newline":        persistent(gce("a\nb")),
+		"pdName of 4 KiB":              persistent(gce(strings.Repeat("a", 4<<10))),
+		"no pdName":                    persistent(gce("")),
+		"zone with a slash":            persistent(gce("d"), labelled(v1.LabelTopologyZone, "z/disks/other")),
+		"empty zone among several":     persistent(gce("d"), labelled(v1.LabelTopologyZone, "us-east1-b__")),
+		"zones of two regions":         persistent(gce("d"), labelled(v1.LabelTopologyZone, "us-east1-b__us-west1-b")),
+		"zone of no region":            persistent(gce("d"), labelled(v1.LabelTopologyZone, "here__there")),
+		"EBS, another scheme's path":   inline(v1.VolumeSource{AWSElasticBlockStore: &v1.AWSElasticBlockStoreVolumeSource{VolumeID: "aws://z/../vol-1"}}),
+		"EBS, no volume":               inline(v1.VolumeSource{AWSElasticBlockStore: &v1.AWSElasticBlockStoreVolumeSource{VolumeID: "aws://z/disk"}}),
+		"EBS, bare with a slash":       persistent(v1.PersistentVolumeSource{AWSElasticBlockStore: &v1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-1/../vol-2"}}),
+		"EBS, bad URL":                 inline(v1.VolumeSource{AWSElasticBlockStore: &v1.AWSElasticBlockStoreVolumeSource{VolumeID: "aws://%zz/vol-1"}}),
+		"azureDisk, unmanaged":         inline(v1.VolumeSource{AzureDisk: &v1.AzureDiskVolumeSource{DataDiskURI: "https://a.blob.core.windows.net/vhds/d.vhd", Kind: new(v1.AzureDedicatedBlobDisk)}}),
+		"azureDisk, upwards":           inline(v1.VolumeSource{AzureDisk: &v1.AzureDiskVolumeSource{DataDiskURI: azureURI + "/../other"}}),
+		"azureDisk, none":              persistent(v1.PersistentVolumeSource{AzureDisk: &v1.AzureDiskVolumeSource{}}),
+		"azureDisk, too long a name":   inline(v1.VolumeSource{AzureDisk: &v1.AzureDiskVolumeSource{DataDiskURI: "/" + strings.Repeat("d", 300)}}),
+		"azureFile, share with a part": share("s#other", "azure-storage-account-a-secret"),
+		"azureFile, a path":            share("../s", "a"),
+		"azureFile, secret":            share("s", "a#b"),
+		"azureFile, group": persistent(v1.PersistentVolumeSource{AzureFile: &v1.AzureFilePersistentVolumeSource{ShareName: "s", SecretName: "a"}},
+			func(pv *v1.PersistentVolume) {
+				pv.Annotations = map[string]string{"kubernetes.io/azure-file-resource-group": "g#a"}
+			}),
+		"azureFile, no namespace": persistent(v1.PersistentVolumeSource{AzureFile: &v1.AzureFilePersistentVolumeSource{ShareName: "s", SecretName: "a"}},
+			func(pv *v1.PersistentVolume) { pv.Spec.ClaimRef = nil }),
+		"cinder":         persistent(v1.PersistentVolumeSource{Cinder: &v1.CinderPersistentVolumeSource{VolumeID: "a/b"}}),
+		"cinder, inline": inline(v1.VolumeSource{Cinder: &v1.CinderVolumeSource{VolumeID: "a/b"}}),
+		"portworx":       inline(v1.VolumeSource{PortworxVolume: &v1.PortworxVolumeSource{VolumeID: "a/b"}}),
+		"vsphere":        inline(v1.VolumeSource{VsphereVolume: &v1.VsphereVirtualDiskVolumeSource{VolumePath: "[ds] ../d.vmdk/.."}}),
+		"vsphere, NUL":   persistent(v1.PersistentVolumeSource{VsphereVolume: &v1.VsphereVirtualDiskVolumeSource{VolumePath: "[ds] d\x00"}}),
+	} {
+		got, err := csitranslation.New(all).Translate(spec, "shop")
+		if _, invalid := errors.AsType[*volume.InvalidSpecError](err); !invalid {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+}
+
+// No name of a disk gives its handle another disk, zone or project.
+func FuzzHandleOfGCE(f *testing.F) {
+	for _, seed := range []string{"disk", "a/b", "..", "a\nb", "", "ä", "x%2fy", strings.Repeat("d", 254)} {
+		f.Add(seed, "us-east1-b")
+		f.Add("disk", seed)
+	}
+	f.Fuzz(func(t *testing.T, disk, zone string) {
+		spec := persistent(v1.PersistentVolumeSource{GCEPersistentDisk: &v1.GCEPersistentDiskVolumeSource{PDName: disk}}, labelled(v1.LabelTopologyZone, zone))
+		got, err := csitranslation.New(all).Translate(spec, "shop")
+		if err != nil {
+			return
+		}
+		parts := strings.Split(got.PersistentVolume.Spec.CSI.VolumeHandle, "/")
+		if len(parts) != 6 || parts[0] != "projects" || parts[4] != "disks" || parts[5] != disk || slices.Contains(parts, "..") {
+			t.Errorf("disk %q in zone %q has the handle %q", disk, zone, parts)
+		}
+	})
+}
+
+func TestMigratedPlugins(t *testing.T) {
+	want := []string{"kubernetes.io/aws-ebs", "kubernetes.io/azure-disk", "kubernetes.io/azure-file", "kubernetes.io/cinder", "kubernetes.io/gce-pd", "kubernetes.io/vsphere-volume"}
+	if got := csitranslation.New(csitranslation.Config{}).MigratedPlugins(); !slices.Equal(got, want) {
+		t.Errorf("usually: %q", got)
+	}
+	got := csitranslation.New(all)
+	if names := got.MigratedPlugins(); !slices.Contains(names, "kubernetes.io/portworx-volume") || len(names) != len(want)+1 || !slices.IsSorted(names) {
+		t.Errorf("with portworx: %q", names)
+	}
+	for plugin, driver := range map[string]string{"kubernetes.io/gce-pd": "pd.csi.storage.gke.io", "kubernetes.io/nfs": "", "": "", "pd.csi.storage.gke.io": ""} {
+		if to := got.MigratedTo(plugin); to != driver {
+			t.Errorf("%s is migrated to %q", plugin, to)
+		}
+	}
+	if to := csitranslation.New(csitranslation.Config{}).MigratedTo("kubernetes.io/portworx-volume"); to != "" {
+		t.Errorf("portworx is migrated to %q", to)
+	}
+}
+
+func TestTranslateClass(t *testing.T) {
+	tr := csitranslation.New(csitranslation.Config{})
+	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: "kubernetes.io/gce-pd",
+		Parameters: map[string]string{"type": "pd-ssd", "fsType": "xfs", "zones": "us-east1-b,us-east1-c"}}
+	before := class.DeepCopy()
+	got, err := tr.TranslateClass(class)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, class); diff != "" {
+		t.Errorf("the argument was changed:\n%s", diff)
+	}
+	topology := []v1.TopologySelectorTerm{{MatchLabelExpressions: []v1.TopologySelectorLabelRequirement{{Key: "topology.gke.io/zone", Values: []string{"us-east1-b", "us-east1-c"}}}}}
+	if got.Name != "fast" || got.Provisioner != "pd.csi.storage.gke.io" || !maps.Equal(got.Parameters, map[string]string{"type": "pd-ssd", "csi.storage.k8s.io/fstype": "xfs"}) || !cmp.Equal(got.AllowedTopologies, topology) {
+		t.Errorf("translated to %+v", got)
+	}
+	for name, bad := range map[string]*storagev1.StorageClass{
+		"a driver's":     {Provisioner: "pd.csi.storage.gke.io"},
+		"portworx":       {Provisioner: "kubernetes.io/portworx-volume"},
+		"an empty zone":  {Provisioner: "kubernetes.io/aws-ebs", Parameters: map[string]string{"zones": "a,,b"}},
+		"a hostile zone": {Provisioner: "kubernetes.io/azure-disk", Parameters: map[string]string{"zone": "a/b"}},
+		"zone and topology": {Provisioner: "kubernetes.io/gce-pd", Parameters: map[string]string{"zone": "a"},
+			AllowedTopologies: topology},
+	} {
+		got, err := tr.TranslateClass(bad)
+		if _, invalid := errors.AsType[*volume.InvalidSpecError](err); !invalid {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+}
+
+func TestTranslateBack(t *testing.T) {
+	tr := csitranslation.New(csitranslation.Config{})
+	made := func(driver, handle string) *v1.PersistentVolume {
+		return persistent(v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: handle, FSType: "ext4"}}, func(pv *v1.PersistentVolume) {
+			pv.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{
+				{MatchExpressions: []v1.NodeSelectorRequirement{{Key: "topology.gke.io/zone", Operator: v1.NodeSelectorOpIn, Values: []string{"us-east1-b"}}}}}}}
+		}).PersistentVolume
+	}
+	pv := made("pd.csi.storage.gke.io", "projects/p/zones/us-east1-b/disks/disk")
+	before := pv.DeepCopy()
+	got, err := tr.TranslateBack(pv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, pv); diff != "" {
+		t.Errorf("the argument was changed:\n%s", diff)
+	}
+	if d := got.Spec.GCEPersistentDisk; got.Spec.CSI != nil || d == nil || d.PDName != "disk" || d.FSType != "ext4" || got.Labels[v1.LabelTopologyZone] != "us-east1-b" {
+		t.Errorf("translated back to %+v", got)
+	}
+	forth, err := tr.Translate(volume.NewSpecFromPersistentVolume(got, false), "")
+	if err != nil || forth.PersistentVolume.Spec.CSI.VolumeHandle != "projects/UNSPECIFIED/zones/us-east1-b/disks/disk" {
+		t.Errorf("and forth to %+v, %v", forth, err)
+	}
+	for name, bad := range map[string]*v1.PersistentVolume{
+		"another driver's": made("csitest.podvol.io", "h"),
+		"a short handle":   made("pd.csi.storage.gke.io", "disk"),
+		"a hostile disk":   made("pd.csi.storage.gke.io", "projects/p/zones/us-east1-b/disks/.."),
+		"no CSI":           persistent(v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{}}).PersistentVolume,
+		"no vSphere path":  made("csi.vsphere.vmware.com", "id"),
+	} {
+		got, err := tr.TranslateBack(bad)
+		if _, invalid := errors.AsType[*volume.InvalidSpecError](err); !invalid {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+}
+
+// A plugin of the user's own takes precedence, and a type without one is refused with advice.
+func TestUsersOwnPluginTakesPrecedence(t *testing.T) {
+	spec := inline(v1.VolumeSource{Cinder: &v1.CinderVolumeSource{VolumeID: "a/b"}})
+	var none *volume.VolumePluginMgr
+	if got, err := none.Translate(nil, spec, "shop"); got != spec || err != nil {
+		t.Errorf("without a translator: %+v, %v", got, err)
+	}
+	if _, err := none.Translate(csitranslation.New(all), spec, "shop"); err == nil || volume.IsUncertain(err) {
+		t.Errorf("a hostile one: %v", err)
+	}
+	own, err := volume.NewVolumePluginMgr([]volume.VolumePlugin{cinder{}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := own.Translate(csitranslation.New(all), spec, "shop"); got != spec || err != nil {
+		t.Errorf("with a plugin: %+v, %v", got, err)
+	}
+	if _, err := new(volume.VolumePluginMgr).FindPluginBySpec(spec); err == nil || !strings.Contains(err.Error(), "csitranslation") || !strings.Contains(err.Error(), "--csi-driver") {
+		t.Errorf("without either: %v", err)
+	}
+}
+
+type cinder struct{ volume.VolumePlugin }
+
+func (cinder) Init(volume.VolumeHost) error { return nil }
+func (cinder) GetPluginName() string        { return "example.com/cinder" }
+func (cinder) CanSupport(spec *volume.Spec) bool {
+	return spec.Volume != nil && spec.Volume.Cinder != nil
+}
