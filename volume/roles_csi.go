@@ -154,9 +154,13 @@ type SpecExpander interface {
 type ModifiableVolumePlugin interface {
 	VolumePlugin
 	// Modify gives the volume the parameters of the class. It is idempotent, and does not
-	// change its arguments.
+	// change its arguments. An error matches [ErrModifyInfeasible] if the volume can never
+	// have them.
 	Modify(ctx context.Context, spec *Spec, class *storagev1.VolumeAttributesClass) error
 }
+
+// ErrModifyInfeasible says that a volume can never have the parameters of a class.
+var ErrModifyInfeasible = errors.New("the volume cannot have these attributes")
 
 // Errors of NodeExpand and ExpandSpec match these.
 var (

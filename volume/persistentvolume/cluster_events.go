@@ -28,6 +28,7 @@ const (
 	reasonClaimMisbound         = "ClaimMisbound"
 	reasonExternalExpanding     = "ExternalExpanding"
 	reasonExternalModifying     = "ExternalModifying" // podvol's own
+	reasonModified              = "VolumeModifySuccessful"
 	reasonModifyFailed          = "VolumeModifyFailed"
 	reasonResizeFailed          = "VolumeResizeFailed"
 	reasonNodeResize            = "FileSystemResizeRequired"

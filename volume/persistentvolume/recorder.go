@@ -2,14 +2,12 @@ package persistentvolume
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/podvol/podvol/volume"
@@ -35,7 +33,7 @@ func (r *recorder) record(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 	if err != nil {
 		return fmt.Errorf("record that it asks for more: %w", err)
 	}
-	if claim, err = r.recordModification(ctx, claim); err != nil {
+	if claim, err = r.recordModification(ctx, claim, pv); err != nil {
 		return fmt.Errorf("record that it asks for other attributes: %w", err)
 	}
 	if err := r.recordUse(ctx, claim); err != nil {
@@ -182,42 +180,3 @@ func (r *recorder) finishGrowth(ctx context.Context, claim *v1.PersistentVolumeC
 	}
 	return claim, err
 }
-
-// recordModification writes down that a bound claim is to have another
-// VolumeAttributesClass than its volume has: as Pending, until the resizer that
-// can modify the volume takes the record over (KEP-3751).
-func (r *recorder) recordModification(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
-	target := ptr.Deref(claim.Spec.VolumeAttributesClassName, "")
-	wanted := target != "" && target != ptr.Deref(claim.Status.CurrentVolumeAttributesClassName, "")
-	recorded := claim.Status.ModifyVolumeStatus
-	if recorded != nil && recorded.Status != v1.PersistentVolumeClaimModifyVolumePending && recorded.Status != v1.PersistentVolumeClaimModifyVolumeInfeasible {
-		return claim, nil // it is being modified
-	}
-	if !wanted {
-		r.events.settled(attributesOf(claim))
-		if recorded == nil {
-			return claim, nil
-		}
-		return r.writer.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) { s.ModifyVolumeStatus = nil })
-	}
-	r.tellOfModification(ctx, claim, target)
-	if recorded != nil && recorded.TargetVolumeAttributesClassName == target {
-		return claim, nil
-	}
-	return r.writer.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
-		s.ModifyVolumeStatus = &v1.ModifyVolumeStatus{TargetVolumeAttributesClassName: target, Status: v1.PersistentVolumeClaimModifyVolumePending}
-	})
-}
-
-func (r *recorder) tellOfModification(ctx context.Context, claim *v1.PersistentVolumeClaim, target string) {
-	_, err := r.cluster.objects.Get(ctx, volume.NewObjectRef(kindAttributesClass, "", target))
-	if errors.Is(err, volume.ErrNotFound) {
-		r.events.isOf(attributesOf(claim), claim, v1.EventTypeWarning, reasonModifyFailed, noAttributesClass(target).Error(), "")
-		return
-	}
-	r.events.isOf(attributesOf(claim), claim, v1.EventTypeNormal, reasonExternalModifying,
-		fmt.Sprintf("waiting for an external controller to give this PVC the VolumeAttributesClass %q", target), "")
-}
-
-// attributesOf names the state of a claim's attributes, for events.
-func attributesOf(claim *v1.PersistentVolumeClaim) types.UID { return claim.UID + "/attributes" }

@@ -68,7 +68,7 @@ func (p *Plugin) expand(ctx context.Context, spec *volume.Spec, size resource.Qu
 }
 
 // Modify implements [volume.ModifiableVolumePlugin] by ControllerModifyVolume. The class must
-// be of the volume's driver.
+// be of the volume's driver. Parameters that the driver refuses match [volume.ErrModifyInfeasible].
 func (p *Plugin) Modify(ctx context.Context, spec *volume.Spec, class *storagev1.VolumeAttributesClass) error {
 	return csivolume.Failed("Modify", spec.Name(), p.modify(ctx, spec, class))
 }
@@ -79,7 +79,8 @@ func (p *Plugin) modify(ctx context.Context, spec *volume.Spec, class *storagev1
 		return err
 	}
 	if class.DriverName != t.source.Driver {
-		return volume.Invalid("volumeAttributesClassName", "is %q, a class of the driver %q, and the volume is one of %s", class.Name, class.DriverName, t.source.Driver)
+		refusal := volume.Invalid("volumeAttributesClassName", "is %q, a class of the driver %q, and the volume is one of %s", class.Name, class.DriverName, t.source.Driver)
+		return volume.NothingDone(fmt.Errorf("%w: %w", volume.ErrModifyInfeasible, refusal))
 	}
 	if err := t.controls.Needs(csi.ControllerServiceCapability_RPC_MODIFY_VOLUME, t.source.Driver); err != nil {
 		return err
@@ -88,10 +89,15 @@ func (p *Plugin) modify(ctx context.Context, spec *volume.Spec, class *storagev1
 	if r.Secrets, err = t.secretsFor(ctx, annotatedSecret(t.pv, annModifySecret, annModifySecretNamespace), "ControllerModifyVolume"); err != nil {
 		return err
 	}
-	return p.control(ctx, t.call("ControllerModifyVolume", r.Secrets), func(ctx context.Context, c *drivers.Controls) error {
+	err = p.control(ctx, t.call("ControllerModifyVolume", r.Secrets), func(ctx context.Context, c *drivers.Controls) error {
 		_, err := c.ControllerModifyVolume(ctx, r)
 		return err
 	})
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.OutOfRange, codes.NotFound:
+		return volume.NothingDone(fmt.Errorf("%w: %w", volume.ErrModifyInfeasible, err))
+	}
+	return err
 }
 
 // annotatedSecret is a secret that annotations of a PersistentVolume name; nil: they name none.
