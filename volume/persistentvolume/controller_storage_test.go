@@ -246,6 +246,18 @@ func (w *world) withStorage() *world {
 	return w
 }
 
+// withPlugin gives the processes that are started a plugin around the storage.
+func (w *world) withPlugin(around func(*storage) volume.VolumePlugin) *world {
+	w.plugins = func(client *objectstest.Client) *volume.VolumePluginMgr {
+		plugins, err := volume.NewVolumePluginMgr([]volume.VolumePlugin{around(&storage{client: client, law: w.law})}, &volume.Host{})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		return plugins
+	}
+	return w
+}
+
 // startFailing starts a process whose plugin fails from the first call on.
 func (w *world) startFailing(err error) {
 	w.failing = err

@@ -14,7 +14,6 @@ import (
 
 	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/objects/objectstest"
 )
 
 // grower is a plugin whose storage grows in steps of 1Gi.
@@ -51,14 +50,10 @@ func (g *grower) asked() string {
 func growerWorld(t *testing.T, node bool) (*world, *grower) {
 	g := &grower{node: node}
 	w := newWorld(t, storageClass("grows", expandable), pvbuild.NewPV("pv", "1Gi", pvbuild.Class("grows")), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("grows")))
-	w.plugins = func(client *objectstest.Client) *volume.VolumePluginMgr {
-		g.storage = &storage{client: client, law: w.law}
-		plugins, err := volume.NewVolumePluginMgr([]volume.VolumePlugin{g}, &volume.Host{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return plugins
-	}
+	w.withPlugin(func(made *storage) volume.VolumePlugin {
+		g.storage = made
+		return g
+	})
 	w.start()
 	w.settle()
 	w.wantBound("data", "pv")

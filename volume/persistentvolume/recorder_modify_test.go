@@ -15,7 +15,6 @@ import (
 
 	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/objects/objectstest"
 )
 
 // modifier is a plugin that changes volumes.
@@ -54,14 +53,10 @@ func modifierWorld(t *testing.T) (*world, *modifier) {
 	m := new(modifier)
 	w := newWorld(t, storageClass("fast"), attributesClass("gold", storagePlugin), attributesClass("silver", storagePlugin),
 		pvbuild.NewPV("pv", "1Gi", pvbuild.Class("fast"), pvbuild.WithAttributes("gold")), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast"), pvbuild.WantsAttributes("gold")))
-	w.plugins = func(client *objectstest.Client) *volume.VolumePluginMgr {
-		m.storage = &storage{client: client, law: w.law}
-		plugins, err := volume.NewVolumePluginMgr([]volume.VolumePlugin{m}, &volume.Host{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return plugins
-	}
+	w.withPlugin(func(made *storage) volume.VolumePlugin {
+		m.storage = made
+		return m
+	})
 	w.start()
 	w.settle()
 	w.wantBound("data", "pv")
