@@ -21,13 +21,21 @@ const notes = "../../testdata/csi/notes.yaml"
 // newDriver starts a driver, and returns it and its flag.
 func newDriver(t *testing.T) (d *csitest.Driver, socket string) {
 	t.Helper()
+	return newDriverThat(t, func(*csitest.Config) {})
+}
+
+// newDriverThat is newDriver for another configuration.
+func newDriverThat(t *testing.T, change func(*csitest.Config)) (d *csitest.Driver, socket string) {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "csi") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	socket = filepath.Join(dir, "s")
-	d = csitest.New(csitest.Config{Dir: t.TempDir(), Mounter: host.New(host.Config{}), CreateOnUse: true, Capabilities: csitest.AllCapabilities()})
+	config := csitest.Config{Dir: t.TempDir(), Mounter: host.New(host.Config{}), CreateOnUse: true, Capabilities: csitest.AllCapabilities()}
+	change(&config)
+	d = csitest.New(config)
 	if err := d.Start(socket); err != nil {
 		t.Fatal(err)
 	}

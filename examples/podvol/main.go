@@ -79,6 +79,8 @@ func usagef(format string, args ...any) error {
 
 func run(ctx context.Context, args []string, s streams) int {
 	s.out, s.err = plaintext.Writer(s.out), plaintext.Writer(s.err)
+	ctx, closeConnections := ownplugins.KeepConnections(ctx)
+	defer closeConnections()
 	root := rootCommand(s)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)

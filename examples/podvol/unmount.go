@@ -118,7 +118,7 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 		return err
 	}
 	node, err := standalone.StartNode(ctx, standalone.NodeConfig{
-		RootDir: rootDir, NodeName: "localhost", Objects: objects.NewStore(), Plugins: drivers,
+		RootDir: rootDir, NodeName: "localhost", Objects: objects.NewStore(), Plugins: drivers, DetachTimeout: o.timeout,
 		Logger: slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {

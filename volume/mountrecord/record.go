@@ -160,7 +160,7 @@ func Encode(r *Record) ([]byte, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
-	body, err := json.Marshal(r.trimmed())
+	body, err := json.Marshal(r.Redacted())
 	if err != nil {
 		return nil, fmt.Errorf("encoding the record of volume %q: %w", r.Volumes[0], err)
 	}
@@ -240,10 +240,10 @@ func checkRecordPath(path string) error {
 	return nil
 }
 
-// trimmed returns the record without the fields that no plugin reads and that
+// Redacted returns the record as [Encode] writes it: without the fields that no plugin reads and that
 // only make it large. It also drops the secrets among options and parameters: a
 // mounter gets them from the object.
-func (r *Record) trimmed() *Record {
+func (r *Record) Redacted() *Record {
 	c := *r
 	if r.InlineVolume != nil {
 		v := *r.InlineVolume

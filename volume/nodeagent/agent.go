@@ -176,7 +176,7 @@ func Start(ctx context.Context, c Config) (_ *Agent, err error) {
 	resizes := new(standalone.Resizes)
 	nodeConfig := standalone.NodeConfig{
 		RootDir: c.RootDir, NodeName: c.NodeName, Objects: c.Store, Mounter: c.Mounter, HostFiles: c.HostFiles,
-		Containers: c.Containers, Adopt: c.Adopt, Plugins: c.Plugins, Events: c.Events, Logger: c.Logger, Resizes: resizes,
+		Containers: c.Containers, Adopt: c.Adopt, Plugins: c.Plugins, Events: c.Events, Logger: c.Logger, Resizes: resizes, DetachTimeout: c.UnmountTimeout,
 	}
 	if a.node, err = standalone.StartNode(ctx, nodeConfig); err != nil {
 		return nil, err

@@ -135,7 +135,7 @@ func (r *Run) pods() []*v1.Pod { return []*v1.Pod{r.Program.pod} }
 // prepare completes the configurations.
 func (r *Run) prepare() {
 	r.Timeout = cmp.Or(r.Timeout, defaultTimeout)
-	r.Node.RootDir, r.Node.Objects = r.Root.Path(), r.Manifests
+	r.Node.RootDir, r.Node.Objects, r.Node.DetachTimeout = r.Root.Path(), r.Manifests, r.Timeout
 	r.Node.Mounter = host.Wrap(r.Node.Mounter, r.Node.Logger) // once for the node and its claims
 	if !standalone.UsesClaims(r.pods()) {
 		return
@@ -196,11 +196,14 @@ func (r *Run) execute(ctx context.Context, node *standalone.Node, run programRun
 	return run(ctx, config)
 }
 
-// tearDown unmounts the volumes; another signal ends the wait for it.
+// tearDown unmounts the volumes, and detaches them; another signal ends the wait for it.
 func (r *Run) tearDown(ctx context.Context, node *standalone.Node, signals *Signals) error {
 	ctx, done := signals.Interruptible(ctx)
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
-	return node.TearDownPod(ctx, r.Program.pod.UID)
+	if err := node.TearDownPod(ctx, r.Program.pod.UID); err != nil {
+		return err
+	}
+	return node.WaitForDetached(ctx) // before its claims may go
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,6 +25,7 @@ import (
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/plugins/hostpath"
+	"github.com/podvol/podvol/volume/selfattach"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -144,9 +146,10 @@ func OpenClaims(ctx context.Context, c ClaimsConfig) (*embedded.Cluster, error) 
 			return nil, err
 		}
 	}
+	recorded := selfattach.Recorded{Dirs: slices.Compact([]string{attachedRecords(c.RootDir), attachedRecords(work)}), NodeName: types.NodeName(c.Node.NodeName)}
 	cluster, err = embedded.Open(ctx, embedded.Config{
 		Dir: dir, NodeName: c.Node.NodeName, Manager: c.Manager, Store: c.Store,
-		Plugins: plugins.All(append([]volume.VolumePlugin{making}, c.Plugins...)...), Host: volume.Host{RootDir: work, Mounter: mounter, HostFiles: c.Node.HostFiles},
+		Plugins: plugins.All(append([]volume.VolumePlugin{making}, c.Plugins...)...), Host: volume.Host{RootDir: work, Mounter: mounter, HostFiles: c.Node.HostFiles, Attachments: recorded},
 		Mounted: mounted, MountedFor: c.MountedFor, Explained: c.Explained, Only: c.Only,
 		LockTimeout: c.LockTimeout, Events: c.Events, Logger: c.Logger,
 	})

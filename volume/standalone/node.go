@@ -1,10 +1,13 @@
 package standalone
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -15,6 +18,7 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/localtoken"
 	"github.com/podvol/podvol/volume/plugins"
+	"github.com/podvol/podvol/volume/selfattach"
 	"github.com/podvol/podvol/volume/selinux"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -22,12 +26,41 @@ import (
 // Node is a volume manager that runs until Stop.
 type Node struct {
 	*volumemanager.Manager
-	stop func() error
+	stop     func() error
+	attacher *selfattach.Attacher // nil: no plugin attaches
+	detach   func() error         // ends it
+	patience time.Duration
 }
 
-// Stop ends the manager and returns its error. Mounts stay. It must be called
-// once.
-func (n *Node) Stop() error { return n.stop() }
+// Stop ends the manager and returns its error. Mounts stay. Volumes that are not used any more
+// are detached before: if that fails within [NodeConfig].DetachTimeout, the error matches
+// [selfattach.ErrStillAttached], and the next node of the root directory does it. Stop must be
+// called once.
+func (n *Node) Stop() error {
+	if n.attacher == nil {
+		return n.stop()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), n.patience)
+	defer cancel()
+	return errors.Join(n.attacher.WaitForDetached(ctx), n.detach(), n.stop())
+}
+
+// WaitForDetached returns nil once all that is not used any more is detached. If ctx ends before,
+// the error matches [selfattach.ErrStillAttached].
+func (n *Node) WaitForDetached(ctx context.Context) error {
+	if n.attacher == nil {
+		return nil
+	}
+	return n.attacher.WaitForDetached(ctx)
+}
+
+// attachedRecords is the directory of the records of what a root directory has attached.
+func attachedRecords(rootDir string) string {
+	return filepath.Join(volumemanager.StateDir(rootDir), "attached")
+}
+
+// attachedDir is the directory of this machine in which all roots tell of their attached volumes.
+const attachedDir = "/run/podvol-attached"
 
 // NodeConfig describes a node and its root directory.
 type NodeConfig struct {
@@ -43,6 +76,9 @@ type NodeConfig struct {
 	HostFiles volume.HostFiles
 	// SetUpTimeout limits one attempt. 0: the manager's default.
 	SetUpTimeout time.Duration
+	// DetachTimeout is how long Stop waits for volumes to be detached. 0: two minutes, as long
+	// as one call of a CSI driver may take.
+	DetachTimeout time.Duration
 	// Events receives events about pods; nil drops them.
 	Events volume.EventSink
 	// Containers reports when a pod's containers are gone. Nil: the caller of
@@ -52,7 +88,8 @@ type NodeConfig struct {
 	Adopt bool
 	// Resizes is told how volumes grew on the node; nil: nobody is.
 	Resizes volume.NodeResizeReporter
-	// Plugins replace stock plugins.
+	// Plugins replace stock plugins. The node attaches by those of them that can
+	// (selfattach.CanAttach), such as CSI's of controller.ForNode.
 	Plugins []volume.VolumePlugin
 	// Logger may be nil.
 	Logger *slog.Logger
@@ -73,6 +110,10 @@ func StartNode(ctx context.Context, c NodeConfig) (*Node, error) {
 		}
 		return account.UID, nil
 	}
+	attacher, getter, err := newAttacher(c)
+	if err != nil {
+		return nil, err
+	}
 	manager, err := volumemanager.New(volumemanager.Config{
 		RootDir:     c.RootDir,
 		NodeName:    c.NodeName,
@@ -88,6 +129,7 @@ func StartNode(ctx context.Context, c NodeConfig) (*Node, error) {
 		Adopt:        c.Adopt,
 		SetUpTimeout: c.SetUpTimeout,
 		Resizes:      c.Resizes,
+		Attachments:  getter,
 		Events:       c.Events,
 		Logger:       c.Logger,
 	})
@@ -103,5 +145,23 @@ func StartNode(ctx context.Context, c NodeConfig) (*Node, error) {
 		}
 		return nil, fmt.Errorf("waiting for %s: %w", c.RootDir, err)
 	}
-	return &Node{Manager: manager, stop: stop}, nil
+	n := &Node{Manager: manager, stop: stop, attacher: attacher, patience: cmp.Or(c.DetachTimeout, 2*time.Minute)}
+	if attacher != nil {
+		_, n.detach = InBackground(ctx, func(ctx context.Context) error { return selfattach.Run(ctx, attacher, manager) })
+	}
+	return n, nil
+}
+
+// newAttacher returns what attaches the node's volumes; nil: no plugin does. The getter is what
+// the plugins of CSI drivers know their attachments from.
+func newAttacher(c NodeConfig) (a *selfattach.Attacher, getter volume.AttachmentGetter, err error) {
+	if !slices.ContainsFunc(c.Plugins, selfattach.CanAttach) {
+		return nil, nil, nil
+	}
+	a, err = selfattach.Open(selfattach.Config{Dir: attachedRecords(c.RootDir), SharedDir: attachedDir,
+		NodeName: types.NodeName(c.NodeName), Plugins: c.Plugins, Logger: c.Logger})
+	if err != nil {
+		return nil, nil, err
+	}
+	return a, a, nil
 }

@@ -37,6 +37,10 @@ func (m *Manager) VolumesInUse() []v1.UniqueVolumeName {
 	return m.devices.InUse(m.actual.hiddenPrefixes(damaged))
 }
 
+// AttachableSpec returns a volume that [Manager.VolumesInUse] lists, for whoever attaches it
+// (package selfattach); nil: no pod here has it. The caller must not change it.
+func (m *Manager) AttachableSpec(name v1.UniqueVolumeName) *volume.Spec { return m.devices.Spec(name) }
+
 // ReportedInUse says which volumes the node's status lists in use, after a
 // report of [Manager.VolumesInUse] has reached it; also if the status said so
 // before. Reports must follow one another. The volumes that waited for this,
@@ -56,8 +60,7 @@ func (m *Manager) ReportedInUse(names []v1.UniqueVolumeName) {
 //   - The list must not be older than the report that was acknowledged last: the Node
 //     that an update of its status returns has both lists.
 //   - Without a call no attachable volume is mounted; the status of each says what it
-//     waits for. Where devices are attached by other means, say so here, and acknowledge
-//     the list of VolumesInUse.
+//     waits for. Package selfattach makes the calls where the node attaches by itself.
 func (m *Manager) SetVolumesAttached(attached []v1.AttachedVolume) {
 	m.entries.Lock()
 	defer m.entries.Unlock()

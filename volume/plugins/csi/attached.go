@@ -31,7 +31,45 @@ func (p *Plugin) CanAttach(ctx context.Context, spec *volume.Spec) (bool, error)
 		return false, nil
 	}
 	t, err := p.driverSpecOf(ctx, s.Driver)
-	return err == nil && t.attach, err
+	if err != nil {
+		return false, err
+	}
+	return mustAttach(ctx, p, s, t)
+}
+
+// mustAttach reports whether a volume must be attached, where the host knows attachments. Without
+// a cluster one that is attached says so itself, and else its driver is asked.
+func mustAttach(ctx context.Context, p *Plugin, s *source, t *driverSpec) (bool, error) {
+	if !t.attach || !p.config.NoCluster {
+		return t.attach, nil
+	}
+	getter, err := volume.Role[volume.AttachmentGetter](p.Host)
+	if err != nil {
+		return false, nil
+	}
+	if _, err := getter.GetVolumeAttachment(ctx, csivolume.AttachmentName(s, string(p.Host.GetNodeName()))); err == nil {
+		return true, nil
+	}
+	return driverAttaches(ctx, p, s.Driver)
+}
+
+// driverAttaches asks a driver. One that does not show its controller here attaches nothing.
+func driverAttaches(ctx context.Context, p *Plugin, name string) (bool, error) {
+	d, err := p.drivers.Get(name)
+	if err != nil {
+		return false, err
+	}
+	session, err := p.drivers.Session(ctx, d)
+	if err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.config.CallTimeout)
+	defer cancel()
+	controls, err := session.Controls(ctx)
+	if err != nil {
+		return false, volume.NothingDone(context.Cause(ctx)) // nil but for a driver that hangs
+	}
+	return controls.Has(spec.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME), nil
 }
 
 // NewAttacher returns an attacher that only looks whether volumes are attached: the cluster's
@@ -109,6 +147,9 @@ func (p *Plugin) publishContext(ctx context.Context, w *volumeRequest, place str
 	if metadata, known := p.known.attachedAs(place); known && !anew {
 		return metadata, nil
 	}
+	if must, err := mustAttach(ctx, p, w.source, w.driverSpec); err != nil || !must {
+		return nil, err
+	}
 	metadata, err := p.attachment(ctx, w.source, p.Host.GetNodeName())
 	if err != nil {
 		return nil, err
@@ -117,25 +158,14 @@ func (p *Plugin) publishContext(ctx context.Context, w *volumeRequest, place str
 	return metadata, nil
 }
 
-// checkUnattached refuses a volume of a driver that attaches, where nobody attaches. Whether it
-// does, its controller says; many a driver serves that elsewhere, and fails later.
+// checkUnattached refuses a volume of a driver that attaches, where nobody attaches. A driver that
+// does not show its controller here fails later, if it attaches.
 func (p *Plugin) checkUnattached(ctx context.Context, s *source) error {
-	if !p.config.NobodyAttaches {
+	if !p.config.NoCluster {
 		return nil
 	}
-	d, err := p.drivers.Get(s.Driver)
-	if err != nil {
+	if attaches, err := driverAttaches(ctx, p, s.Driver); err != nil || !attaches {
 		return err
-	}
-	session, err := p.drivers.Session(ctx, d)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, p.config.CallTimeout)
-	defer cancel()
-	controls, err := session.Controls(ctx)
-	if err != nil || !controls.Has(spec.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME) {
-		return volume.NothingDone(context.Cause(ctx)) // nil but for a driver that hangs
 	}
 	return volume.NothingDone(&volume.Failure{Cause: ErrNotAttached, Subject: s.Handle,
 		What: fmt.Sprintf("driver %s attaches its volumes to nodes before they are mounted, and nobody does so here for volume %.128q", s.Driver, s.Handle),

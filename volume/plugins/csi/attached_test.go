@@ -375,7 +375,7 @@ func TestWhereNobodyAttaches(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dc := everything()
 			dc.Capabilities.Attach = true
-			b := newBench(t, dc, csi.Config{NobodyAttaches: true})
+			b := newBench(t, dc, csi.Config{NoCluster: true})
 			tc.prepare(b)
 			if !tc.refused {
 				b.attachByHand()

@@ -49,11 +49,13 @@ type Config struct {
 	// removed when it is empty. It should go with the mounts when the machine ends, as
 	// /run/podvol-csi does. Empty: the drivers' volumes are this program's alone.
 	StagedDir string
-	// NobodyAttaches says that volumes are attached to this node by nobody, as without a cluster:
-	// a volume of a driver that attaches is refused before it is staged, with [ErrNotAttached],
-	// and not with whatever error the driver has for it. It counts only where the host knows no
-	// attachments, and a driver that does not show its controller here is asked all the same.
-	NobodyAttaches bool
+	// NoCluster says that no cluster's controllers attach volumes to this node: each driver that
+	// shows its Controller service here is asked whether it attaches, unless its CSIDriver object
+	// says attachRequired: false. A volume of one that does waits until this node has attached it
+	// itself (package selfattach, by [volume.AttachmentGetter]). Where the host knows no
+	// attachments it is refused before it is staged, with [ErrNotAttached], and not with
+	// whatever error the driver has for it.
+	NoCluster bool
 	// Dial connects to a driver's socket; nil: by a Unix socket. It is for drivers that are
 	// elsewhere, and for tests with virtual time. It may be called concurrently.
 	Dial func(ctx context.Context, socket string) (net.Conn, error)

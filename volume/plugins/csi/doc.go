@@ -25,7 +25,8 @@
 // volume waits until the node's status lists it in use and attached, as the manager has it.
 // What the VolumeAttachment tells goes to the driver. It is looked up once for each staging,
 // and refuses it while the volume is being detached. The volume stays in use until it is
-// unstaged for sure. The attaching itself is the cluster's controller's.
+// unstaged for sure. The attaching itself is the cluster's controller's, or that of package
+// selfattach with the plugin of controller.ForNode.
 //
 // # Without a cluster
 //

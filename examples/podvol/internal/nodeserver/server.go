@@ -15,6 +15,7 @@ import (
 	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume/nodeagent"
 	"github.com/podvol/podvol/volume/plugins/csi"
+	"github.com/podvol/podvol/volume/plugins/csi/controller"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -58,7 +59,7 @@ func Serve(ctx context.Context, agent *nodeagent.Agent, config nodeagent.Config,
 	stops := []func(){agent.Node().Subscribe(metrics.Observe)}
 	local := false
 	for _, p := range config.Plugins {
-		if drivers, ok := p.(*csi.Plugin); ok {
+		if drivers, ok := p.(*controller.NodePlugin); ok {
 			local = true
 			stops = append(stops, drivers.Subscribe(func(o csi.Operation) { metrics.ObserveCSI(o.Driver, o.Method, o.Code, o.Took) }))
 		}

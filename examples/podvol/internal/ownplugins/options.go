@@ -66,8 +66,8 @@ func (o *Options) DriverArgs() (args []string) {
 }
 
 // Plugins returns new instances of the plugins that replace stock ones, or come beside
-// them. Connections to drivers end with ctx. A rehearsal (fake) has no drivers, since
-// they mount for real. Drivers in the registry are known at once: the command does not wait
+// them. Connections to drivers last as [KeepConnections] says. A rehearsal (fake) has no
+// drivers, since they mount for real. Drivers in the registry are known at once: the command does not wait
 // for them. Errors are of the command line, of the registry, and of drivers without a name.
 func (o *Options) Plugins(ctx context.Context, fake bool, log io.Writer) ([]volume.VolumePlugin, error) {
 	plugins, drivers, err := o.all(ctx, fake, log)
@@ -85,7 +85,7 @@ func (o *Options) LastingPlugins(ctx context.Context, fake bool, log io.Writer) 
 }
 
 // all returns all plugins, and among them the CSI plugin; nil: there are no drivers.
-func (o *Options) all(ctx context.Context, fake bool, log io.Writer) ([]volume.VolumePlugin, *csi.Plugin, error) {
+func (o *Options) all(ctx context.Context, fake bool, log io.Writer) ([]volume.VolumePlugin, *controller.NodePlugin, error) {
 	plugins, err := o.NFS()
 	if err != nil || !o.hasDrivers() {
 		return plugins, nil, err
@@ -97,12 +97,12 @@ func (o *Options) all(ctx context.Context, fake bool, log io.Writer) ([]volume.V
 	if err != nil {
 		return nil, nil, err
 	}
-	context.AfterFunc(ctx, func() { _ = p.Close() })
+	keep(ctx, p)
 	return append(plugins, p), p, nil
 }
 
 // discover finds the drivers in the registry, and logs the sockets there that are no driver's.
-func (o *Options) discover(ctx context.Context, p *csi.Plugin, log io.Writer) error {
+func (o *Options) discover(ctx context.Context, p *controller.NodePlugin, log io.Writer) error {
 	unknown, err := p.Discover(ctx)
 	if err != nil {
 		return fmt.Errorf("--csi-registry: %w", err)
@@ -114,7 +114,7 @@ func (o *Options) discover(ctx context.Context, p *csi.Plugin, log io.Writer) er
 }
 
 // ForClaims returns other instances of the same plugins, which make and delete volumes for
-// claims. Connections to drivers end with ctx.
+// claims. Connections to drivers last as [KeepConnections] says.
 func (o *Options) ForClaims(ctx context.Context, log io.Writer) ([]volume.VolumePlugin, error) {
 	plugins, err := o.NFS()
 	if err != nil || !o.hasDrivers() {
@@ -128,7 +128,7 @@ func (o *Options) ForClaims(ctx context.Context, log io.Writer) ([]volume.Volume
 	if err != nil {
 		return nil, o.usage("%w", err)
 	}
-	context.AfterFunc(ctx, func() { _ = p.Close() })
+	keep(ctx, p)
 	return append(plugins, p), nil
 }
 
@@ -152,12 +152,12 @@ func (o *Options) NFS() ([]volume.VolumePlugin, error) {
 
 func (o *Options) hasDrivers() bool { return len(o.drivers) > 0 || o.registryDir != "" }
 
-func (o *Options) csi(ctx context.Context, log io.Writer) (*csi.Plugin, error) {
+func (o *Options) csi(ctx context.Context, log io.Writer) (*controller.NodePlugin, error) {
 	c, err := o.config(ctx, log)
 	if err != nil {
 		return nil, err
 	}
-	p, err := csi.New(c)
+	p, err := controller.ForNode(c)
 	if err != nil {
 		return nil, o.usage("--csi-driver or --csi-registry: %w", err)
 	}
@@ -168,7 +168,7 @@ func (o *Options) csi(ctx context.Context, log io.Writer) (*csi.Plugin, error) {
 const stagedDir = "/run/podvol-csi"
 
 func (o *Options) config(ctx context.Context, log io.Writer) (csi.Config, error) {
-	c := csi.Config{Drivers: make(map[string]string), StagedDir: stagedDir, NobodyAttaches: true, Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	c := csi.Config{Drivers: make(map[string]string), StagedDir: stagedDir, Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	named := make([]string, 0, len(o.drivers))
 	for _, d := range o.drivers {
 		name, socket, err := o.driver(ctx, d)

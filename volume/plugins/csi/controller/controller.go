@@ -14,8 +14,9 @@
 //     are no objects here: have the driver's own tools make a volume of one, declare its
 //     PersistentVolume, and name that in the claim's volumeName.
 //   - A volume with traces on the node is neither deleted nor detached.
-//   - A caller of volume.SpecAttacher, SpecExpander or ModifiableVolumePlugin can attach, grow
-//     and modify volumes. The claims' controller calls none of them.
+//   - A node attaches what it mounts by [ForNode] and package selfattach.
+//   - A caller of volume.SpecExpander or ModifiableVolumePlugin can grow and modify volumes. The
+//     claims' controller calls none of them.
 //
 // Errors match the causes of package csi, and say whether anything may have been done.
 package controller

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -63,8 +64,8 @@ func (p *Plugin) newDeleter(spec *volume.Spec) (*deleter, error) {
 func (d *deleter) GetPath() string { return "" }
 
 // Delete has the driver delete the volume by DeleteVolume, if the host's
-// [volume.ReleaseVerifier] allows it and nothing of the volume is left on this node; else
-// the error matches [volume.ErrInUse]. A volume that the driver does not know counts as
+// [volume.ReleaseVerifier] allows it and nothing of the volume is left on this node, which has it
+// attached no more; else the error matches [volume.ErrInUse]. A volume that the driver does not know counts as
 // deleted. Other errors are as with Provision.
 func (d *deleter) Delete(ctx context.Context) error {
 	return csivolume.Failed("Delete", d.pv.Name, d.delete(ctx))
@@ -79,7 +80,7 @@ func (d *deleter) delete(ctx context.Context) error {
 		if err := releases.VerifyReleased(ctx, d.pv); err != nil {
 			return err
 		}
-		return d.plugin.disk.CheckUnused(d.source)
+		return errors.Join(d.plugin.checkDetached(ctx, d.source), d.plugin.disk.CheckUnused(d.source))
 	}
 	if err := verify(ctx); err != nil {
 		return volume.NothingDone(err)
@@ -96,6 +97,23 @@ func (d *deleter) delete(ctx context.Context) error {
 		return err
 	}
 	return d.plugin.deleteVolume(ctx, driver, r, verify)
+}
+
+// checkDetached refuses a volume that this node has attached, or is attaching, as far as the host
+// knows attachments.
+func (p *Plugin) checkDetached(ctx context.Context, s *csivolume.Source) error {
+	getter, err := volume.Role[volume.AttachmentGetter](p.Host)
+	if err != nil {
+		return nil
+	}
+	_, err = getter.GetVolumeAttachment(ctx, csivolume.AttachmentName(s, string(p.Host.GetNodeName())))
+	switch {
+	case errors.Is(err, volume.ErrNotFound):
+		return nil
+	case err == nil:
+		err = fmt.Errorf("%w: this node has the volume attached", volume.ErrInUse)
+	}
+	return err
 }
 
 // deleteVolume makes the call once verify allows it, which is asked when no other call for

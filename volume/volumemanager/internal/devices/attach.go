@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
 )
 
 // Reports are the node's reports on an attachable volume. Both reports must be
@@ -19,6 +21,7 @@ type Reports struct {
 // attachment is one attachable volume, which volumes of pods here want or have.
 type attachment struct {
 	name  v1.UniqueVolumeName
+	spec  *volume.Spec // as it was joined last
 	users map[Holder]struct{}
 }
 
@@ -40,6 +43,7 @@ func (t *Table) Join(h Holder, use *Use) {
 	holding := h.Holding()
 	if a := holding.attachment; a != nil {
 		if a.name == name {
+			a.spec = use.spec
 			holding.unsure = holding.unsure && use.Unsure != nil
 			return
 		}
@@ -58,8 +62,19 @@ func (t *Table) Join(h Holder, use *Use) {
 		a = &attachment{name: name, users: make(map[Holder]struct{})}
 		t.attachments[name] = a
 	}
-	a.users[h] = struct{}{}
+	a.users[h], a.spec = struct{}{}, use.spec
 	holding.attachment = a
+}
+
+// Spec returns the volume that must be attached under a name; nil: none that a volume wants or
+// has.
+func (t *Table) Spec(name v1.UniqueVolumeName) *volume.Spec {
+	t.Lock.Lock()
+	defer t.Lock.Unlock()
+	if a := t.attachments[name]; a != nil {
+		return a.spec
+	}
+	return nil
 }
 
 // Leave undoes Join. The caller holds the lock.

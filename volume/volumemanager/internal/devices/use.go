@@ -16,6 +16,7 @@ type Use struct {
 	// Key is the device, and its place.
 	Key Key
 
+	spec   *volume.Spec
 	plugin volume.VolumePlugin
 	mounts volume.DeviceMountableVolumePlugin // nil for a block volume
 	block  volume.BlockVolumePlugin           // nil for a file system
@@ -63,7 +64,7 @@ func Of(plugin volume.VolumePlugin, spec *volume.Spec, podUID types.UID) (*Use, 
 	if err != nil {
 		return nil, volume.NothingDone(err)
 	}
-	use := &Use{plugin: plugin, Key: Key{Name: v1.UniqueVolumeName(plugin.GetPluginName() + "/" + name)}}
+	use := &Use{spec: spec, plugin: plugin, Key: Key{Name: v1.UniqueVolumeName(plugin.GetPluginName() + "/" + name)}}
 	if spec.IsBlock() {
 		return use, use.ofBlock(spec, podUID)
 	}
