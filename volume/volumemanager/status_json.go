@@ -2,73 +2,11 @@ package volumemanager
 
 import (
 	"encoding/json"
-	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager/internal/causeword"
-	"github.com/podvol/podvol/volume/volumesource"
+	"github.com/podvol/podvol/volume/volumemanager/internal/statusjson"
 )
-
-// statusJSON is [VolumeStatus] as JSON; its keys are part of the contract.
-type statusJSON struct {
-	Namespace        string        `json:"namespace"`
-	Pod              string        `json:"pod"`
-	PodUID           types.UID     `json:"podUID"`
-	Node             string        `json:"node,omitempty"`
-	Volume           string        `json:"volume"`
-	Plugin           string        `json:"plugin"`
-	Source           string        `json:"source"`
-	Claim            string        `json:"claim,omitempty"`
-	PersistentVolume string        `json:"persistentVolume,omitempty"`
-	Path             string        `json:"path"`
-	Device           string        `json:"device,omitempty"`
-	State            string        `json:"state"`
-	Wanted           bool          `json:"wanted"`
-	Since            time.Time     `json:"since,omitzero"`
-	DurationSeconds  float64       `json:"durationSeconds"`
-	Operation        string        `json:"operation,omitempty"`
-	Began            time.Time     `json:"began,omitzero"`
-	Progress         *progressJSON `json:"progress,omitempty"`
-	Failures         int           `json:"failures"`
-	NextRetry        time.Time     `json:"nextRetry,omitzero"`
-	Error            string        `json:"error,omitempty"`
-	Cause            string        `json:"cause,omitempty"`
-	Uncertain        bool          `json:"uncertain,omitempty"`
-	Attachment       string        `json:"attachment,omitempty"`
-	Server           *serverJSON   `json:"server,omitempty"`
-	Condition        string        `json:"condition,omitempty"`
-}
-
-// serverJSON is [volumesource.Health] as JSON.
-type serverJSON struct {
-	Name     string    `json:"name"`
-	Answers  bool      `json:"answers"`
-	Since    time.Time `json:"since,omitzero"`
-	Failures int       `json:"failures"`
-	RetryAt  time.Time `json:"retryAt,omitzero"`
-	Error    string    `json:"error,omitempty"`
-}
-
-// troubleOf describes a server's trouble; nil if none is known.
-func troubleOf(h volumesource.Health) *serverJSON {
-	if h.Source == "" || h.Answers && h.Failures == 0 {
-		return nil
-	}
-	out := &serverJSON{Name: h.Source, Answers: h.Answers, Since: h.Since.UTC(), Failures: h.Failures, RetryAt: h.RetryAt.UTC()}
-	if h.Err != nil {
-		out.Error = h.Err.Error()
-	}
-	return out
-}
-
-// progressJSON is [volume.Progress] as JSON.
-type progressJSON struct {
-	Doing string `json:"doing"`
-	Done  int64  `json:"done"`
-	Total int64  `json:"total,omitempty"`
-}
 
 // MarshalJSON writes the status for other programs, with keys that do not change. There
 // is no way back: an error is more than its text.
@@ -84,18 +22,16 @@ type progressJSON struct {
 //     from it have had no answer lately.
 //   - "condition" is there if the storage says that the volume is not in order.
 func (s VolumeStatus) MarshalJSON() ([]byte, error) {
-	out := statusJSON{
+	out := statusjson.Status{
 		Namespace: s.Pod.Namespace, Pod: s.Pod.Name, PodUID: s.PodUID, Node: string(s.NodeName), Volume: s.Volume,
 		Plugin: s.Plugin, Source: s.Source, Path: s.Path, Device: s.Device, State: string(s.State), Wanted: s.Wanted,
 		Since: s.Since.UTC(), DurationSeconds: s.Duration.Seconds(),
-		Operation: s.Operation, Began: s.Began.UTC(),
+		Operation: s.Operation, Began: s.Began.UTC(), Progress: statusjson.ProgressOf(s.Progress),
 		Failures: s.Failures, NextRetry: s.NextRetry.UTC(), PersistentVolume: s.PersistentVolume,
+		Server: statusjson.TroubleOf(s.Server),
 	}
 	if s.Claim.Name != "" {
 		out.Claim = s.Claim.String()
-	}
-	if s.Progress != (volume.Progress{}) {
-		out.Progress = &progressJSON{s.Progress.Doing, s.Progress.Done, s.Progress.Total}
 	}
 	if s.Err != nil {
 		out.Error, out.Cause, out.Uncertain = s.Err.Error(), causeOf(s.Err), volume.IsUncertain(s.Err)
@@ -103,7 +39,6 @@ func (s VolumeStatus) MarshalJSON() ([]byte, error) {
 	if s.Attachment != nil {
 		out.Attachment = s.Attachment.Error()
 	}
-	out.Server = troubleOf(s.Server)
 	if s.Condition != nil && s.Condition.Abnormal {
 		out.Condition = s.Condition.Message
 	}
