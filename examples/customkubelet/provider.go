@@ -68,14 +68,14 @@ func (p *Provider) UpdatePod(ctx context.Context, pod *v1.Pod) error {
 	return p.volumes.WaitForMounted(ctx, pod.UID)
 }
 
-// DeletePod stops the pod's containers and waits until its volumes are gone.
+// DeletePod stops the pod's containers and waits until nothing of its volumes is left in it.
 // DeletePod of the manager only withdraws the wish: the volumes go when the
 // runtime says that the containers have gone, which may take their grace
 // period.
 func (p *Provider) DeletePod(ctx context.Context, pod *v1.Pod) error {
 	p.volumes.DeletePod(pod.UID)
 	p.runtime.stop(pod.UID)
-	if err := p.volumes.WaitForUnmounted(ctx, pod.UID); err != nil {
+	if err := p.volumes.WaitForUnpublished(ctx, pod.UID); err != nil {
 		return err
 	}
 	p.mu.Lock()

@@ -124,7 +124,7 @@ func (n *nodeNeeds) checkOncePod(u *setUp) error {
 func (s *podVolume) has(u *setUp, pvName string) bool {
 	r := s.actual.record
 	switch {
-	case !s.actual.exists():
+	case !s.actual.isPods():
 		return false
 	case r == nil || r.Rebuilt:
 		return s.actual.key.Plugin == u.key.Plugin && s.actual.key.Spec == u.key.Spec

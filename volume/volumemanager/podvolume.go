@@ -166,6 +166,9 @@ type actualVolume struct {
 	digest rootdir.Digest      // of the record as it is stored, to see whether it changed
 	source string              // the plugin's name of the source, to see whether it changed
 	device *devices.Use        // what it needs of its node; nil: nothing, or not known
+	// unpublished: nothing of it is left in its pod, but its device on the node has yet to be
+	// unmounted. A restart forgets that, and unmounts again what is not mounted.
+	unpublished bool
 	// unreadable says why the record cannot be read; then the volume is left
 	// alone.
 	unreadable *UnreadableRecordError
@@ -175,6 +178,9 @@ type actualVolume struct {
 }
 
 func (a actualVolume) exists() bool { return a.record != nil || a.unreadable != nil }
+
+// isPods reports whether something of the volume may be in its pod.
+func (a actualVolume) isPods() bool { return a.exists() && !a.unpublished }
 
 // isFound reports whether the volume was found under the name of its
 // spec, which need not be the name that the pod gives it.
@@ -208,6 +214,17 @@ func (p *podState) find(is func(*podVolume) bool) *podVolume {
 		return p.volumes[i]
 	}
 	return nil
+}
+
+// volumesThat are the pod's volumes that are as asked for.
+func (p *podState) volumesThat(are func(*podVolume) bool) iter.Seq[*podVolume] {
+	return func(yield func(*podVolume) bool) {
+		for _, s := range p.volumes {
+			if are(s) && !yield(s) {
+				return
+			}
+		}
+	}
 }
 
 // remove takes a volume off the pod, and reports whether it was there.
@@ -302,11 +319,26 @@ type actualStateOfWorld struct {
 	life     *lifecycle.Lifecycle
 }
 
-// set replaces the known state of a volume's directory.
+// set replaces the known state of a volume.
 func (w *actualStateOfWorld) set(s *podVolume, a actualVolume) {
 	w.entries.Lock()
 	defer w.entries.Unlock()
-	gone := s.actual.exists() && !a.exists()
+	w.replace(s, a)
+}
+
+// unpublished notes that nothing of a volume is left in its pod, and tells those that wait.
+func (w *actualStateOfWorld) unpublished(s *podVolume) {
+	w.entries.Lock()
+	defer w.entries.Unlock()
+	a := s.actual
+	a.unpublished = true
+	w.replace(s, a)
+	s.enter(StatePending, time.Now())
+	w.status.publish(s)
+}
+
+func (w *actualStateOfWorld) replace(s *podVolume, a actualVolume) {
+	gone := s.actual.isPods() && !a.isPods()
 	name := s.actual.key.Spec // a PersistentVolume's own
 	s.actual = a
 	w.status.note(s)

@@ -215,7 +215,7 @@ func (o *operationExecutor) setUndoing(s *podVolume, undoing bool) {
 func (o *operationExecutor) removeEmptyDirs(ctx context.Context, s *podVolume) error {
 	o.entries.Lock()
 	used := slices.ContainsFunc(s.pod.volumes, func(other *podVolume) bool {
-		return other.actual.exists() && other.doing != opTearDown && !other.undoing
+		return other.actual.isPods() && other.doing != opTearDown && !other.undoing
 	})
 	o.entries.Unlock()
 	if used {

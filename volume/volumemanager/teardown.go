@@ -14,13 +14,12 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
 )
 
-// tearDown undoes a volume: it unbinds its sub-paths, acts, lets go of the
-// device, removes empty directories, and last the record: nothing else leads a
+// tearDown undoes a volume: it unbinds its sub-paths, acts, removes empty
+// directories, lets go of the device, and last the record: nothing else leads a
 // later owner there.
 func (o *operationExecutor) tearDown(ctx context.Context, s *podVolume) error {
-	was := o.actual.of(s)
-	if err := o.unapply(ctx, s, was); err != nil {
-		o.noteDetached(s, was, err)
+	if err := o.unapply(ctx, s, o.actual.of(s)); err != nil {
+		o.noteDetached(s, o.actual.of(s), err)
 		return err
 	}
 	o.actual.set(s, actualVolume{})
@@ -66,10 +65,30 @@ func (o *operationExecutor) unapply(ctx context.Context, s *podVolume, was actua
 	if err != nil {
 		return volume.NothingDone(err)
 	}
+	var left error // with its record: nothing else would lead there again
+	if !was.unpublished {
+		if err := o.unpublish(ctx, was, plugin, detached); err != nil {
+			return err
+		}
+		if left = o.removeEmptyDirs(ctx, s); left == nil && was.device.HasPlace() {
+			o.actual.unpublished(s)
+		}
+	}
+	if err := o.needs.unstage(ctx, s, was, plugin); err != nil {
+		return err
+	}
+	if left != nil {
+		return left
+	}
+	return o.records.Release(was.key, was.record)
+}
+
+// unpublish takes the volume from its pod; its device, if it has one, stays.
+func (o *operationExecutor) unpublish(ctx context.Context, was actualVolume, plugin volume.VolumePlugin, detached *lazyunmount.Error) error {
 	more, err := o.containers.Unbind(ctx, subPathsOf(was.key))
 	detached = podmount.JoinDetached(detached, more)
 	if err == nil {
-		err = o.unpublish(ctx, was, plugin)
+		err = o.unmount(ctx, was, plugin)
 	}
 	if err != nil {
 		return alsoDetached(detached, err)
@@ -77,13 +96,7 @@ func (o *operationExecutor) unapply(ctx context.Context, s *podVolume, was actua
 	if detached != nil && detached.InUse() {
 		return detached
 	}
-	if err := o.needs.unstage(ctx, s, was, plugin); err != nil {
-		return err
-	}
-	if err := o.removeEmptyDirs(ctx, s); err != nil {
-		return err // with its record: nothing else would lead there again
-	}
-	return o.records.Release(was.key, was.record)
+	return nil
 }
 
 // partlyMounted reports whether more of a volume is mounted than what was
@@ -117,8 +130,8 @@ func alsoDetached(detached *lazyunmount.Error, err error) error {
 	return errors.Join(detached, err)
 }
 
-// unpublish takes the volume from the pod; its device, if it has one, stays.
-func (o *operationExecutor) unpublish(ctx context.Context, was actualVolume, plugin volume.VolumePlugin) error {
+// unmount undoes what the plugin's SetUp did for the pod.
+func (o *operationExecutor) unmount(ctx context.Context, was actualVolume, plugin volume.VolumePlugin) error {
 	if was.record.Spec().IsBlock() {
 		return devices.Unmap(ctx, &o.blocks, plugin, was.record.Spec(), was.key.PodUID)
 	}

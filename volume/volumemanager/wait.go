@@ -115,11 +115,11 @@ func (m *Manager) TearDownPod(ctx context.Context, podUID types.UID) error {
 	if !known {
 		return m.podDirs.RemoveEmpty(ctx, m.host.RootDir, podUID)
 	}
-	return m.awaitGone(ctx, podUID, func(p *podState) bool { return len(p.volumes) == 0 || expected.attempted() })
+	return m.awaitGone(ctx, podUID, (*podVolume).isLeftBehind, expected.attempted)
 }
 
 // WaitForUnmounted waits until nothing is left of a pod's volumes, through all
-// failures and pauses. When ctx ends first, the error is a *[PodError] that
+// failures and pauses, nor of their devices on this node that no other pod uses. When ctx ends first, the error is a *[PodError] that
 // says of each volume what it waits for; before Run has recovered it is a
 // *[RecoveryError]. With a ctx that has ended already, the call only looks. A
 // pod that is not known is gone. A pod that is declared, or is so again
@@ -128,10 +128,27 @@ func (m *Manager) WaitForUnmounted(ctx context.Context, podUID types.UID) error 
 	if err := m.awaitRecovery(ctx); err != nil {
 		return err
 	}
-	return m.awaitGone(ctx, podUID, func(p *podState) bool { return len(p.volumes) == 0 })
+	return m.awaitGone(ctx, podUID, (*podVolume).isLeftBehind, nil)
 }
 
-func (m *Manager) awaitGone(ctx context.Context, podUID types.UID, done func(*podState) bool) error {
+// WaitForUnpublished is [Manager.WaitForUnmounted], but waits only until nothing is left of the
+// volumes in the pod itself: its own mounts and directories are gone. So long a kubelet waits
+// before it lets the pod's object go. A device of the node may still be mounted then. It is
+// unmounted afterwards, with retries, has a row in [Manager.Explain] until that is done, and is
+// among [Manager.VolumesInUse].
+func (m *Manager) WaitForUnpublished(ctx context.Context, podUID types.UID) error {
+	if err := m.awaitRecovery(ctx); err != nil {
+		return err
+	}
+	return m.awaitGone(ctx, podUID, (*podVolume).isInPod, nil)
+}
+
+// isLeftBehind counts each volume, and isInPod those that may have something in their pod.
+func (s *podVolume) isLeftBehind() bool { return true }
+func (s *podVolume) isInPod() bool      { return !s.actual.unpublished }
+
+// awaitGone waits until the pod has no volume that counts, or, unless it is nil, enough.
+func (m *Manager) awaitGone(ctx context.Context, podUID types.UID, counts func(*podVolume) bool, enough func() bool) error {
 	err := m.await(ctx, podUID, func(p *podState) (bool, error) {
 		switch {
 		case p == nil:
@@ -139,12 +156,12 @@ func (m *Manager) awaitGone(ctx context.Context, podUID types.UID, done func(*po
 		case p.wanted:
 			return true, ErrSuperseded
 		}
-		return done(p), nil
+		return p.find(counts) == nil || enough != nil && enough(), nil
 	})
 	if errors.Is(err, ErrSuperseded) || errors.Is(err, ErrStopped) {
 		return err
 	}
-	result := m.remains(podUID, err)
+	result := m.remains(podUID, counts, err)
 	if len(result.Volumes) == 0 {
 		return nil // perhaps in the moment that ctx ended
 	}
@@ -422,8 +439,8 @@ func (p *PodVolumes) mounted() bool {
 	})
 }
 
-// remains returns a pod's remaining volumes.
-func (m *Manager) remains(podUID types.UID, ended error) *PodVolumes {
+// remains returns those of a pod's volumes that count.
+func (m *Manager) remains(podUID types.UID, counts func(*podVolume) bool, ended error) *PodVolumes {
 	m.entries.Lock()
 	defer m.entries.Unlock()
 	result := &PodVolumes{PodUID: podUID}
@@ -431,7 +448,7 @@ func (m *Manager) remains(podUID types.UID, ended error) *PodVolumes {
 	if !ok {
 		return result
 	}
-	result.Pod, result.Volumes = p.name, m.status.sortedRows(slices.Values(p.volumes))
+	result.Pod, result.Volumes = p.name, m.status.sortedRows(p.volumesThat(counts))
 	for i, row := range result.Volumes {
 		if ended != nil {
 			result.Volumes[i] = pending(row, ended, m.goneBefore(p))

@@ -210,8 +210,8 @@ func (v noVolumes) WaitForMounted(context.Context, types.UID) error {
 	defer v.world.mu.Unlock()
 	return v.world.full
 }
-func (noVolumes) WaitForUnmounted(context.Context, types.UID) error { return nil }
-func (noVolumes) ExtraSupplementalGroups(types.UID) []int64         { return nil }
+func (noVolumes) WaitForUnpublished(context.Context, types.UID) error { return nil }
+func (noVolumes) ExtraSupplementalGroups(types.UID) []int64           { return nil }
 func (v noVolumes) ContainerMounts(context.Context, types.UID, string, containermounts.Options) ([]containermounts.Mount, []containermounts.Device, error) {
 	v.world.mu.Lock()
 	defer v.world.mu.Unlock()

@@ -131,10 +131,10 @@ func (l *life) live(ctx context.Context) bool {
 	}
 }
 
-// unmount returns true when nothing of the pod's volumes is left.
+// unmount returns true when nothing of its volumes is left in the pod.
 func (l *life) unmount(ctx context.Context) bool {
 	l.pods.volumes.DeletePod(l.uid)
-	return l.pods.until(ctx, "the volumes of a pod are not unmounted", func() error { return l.pods.volumes.WaitForUnmounted(ctx, l.uid) })
+	return l.pods.until(ctx, "the volumes of a pod are not unmounted", func() error { return l.pods.volumes.WaitForUnpublished(ctx, l.uid) })
 }
 
 // work runs the pod's containers, and returns when none of them runs any more, or ctx

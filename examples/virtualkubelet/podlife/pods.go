@@ -27,7 +27,7 @@ type Volumes interface {
 	PutPod(*v1.Pod) error
 	DeletePod(types.UID)
 	WaitForMounted(context.Context, types.UID) error
-	WaitForUnmounted(context.Context, types.UID) error
+	WaitForUnpublished(context.Context, types.UID) error
 	ContainerMounts(context.Context, types.UID, string, containermounts.Options) ([]containermounts.Mount, []containermounts.Device, error)
 	ExtraSupplementalGroups(types.UID) []int64
 }

@@ -70,7 +70,8 @@ func (d *Driver) ResetCalls() { d.faults.ResetCalls() }
 
 // Violations returns the rules of the specification that callers broke, in the order
 // of the calls: two calls at once for a volume, a volume that was published before it
-// was staged, unstaged or detached while published, or deleted while in use.
+// was staged, or not staged anew after a call to unstage it, whatever that answered; one that
+// was unstaged or detached while published, or deleted while in use.
 func (d *Driver) Violations() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -109,6 +110,9 @@ func (d *Driver) receive(ctx context.Context, s *server, call Call, work func(co
 		return nil, err
 	}
 	defer leave()
+	if err := d.checkStaging(call); err != nil {
+		return nil, err
+	}
 	ctx, end := d.enduring(ctx, s)
 	defer end()
 	var response any
@@ -123,6 +127,24 @@ func (d *Driver) receive(ctx context.Context, s *server, call Call, work func(co
 		return nil, asStatus(err)
 	}
 	return response, nil
+}
+
+// checkStaging refuses to publish what is being unstaged, or what may be unstaged, whatever the
+// call for that answered.
+func (d *Driver) checkStaging(call Call) error {
+	d.mu.Lock()
+	unstaging := d.unstaging[call.Volume]
+	switch call.Method {
+	case "NodeUnstageVolume":
+		d.unstaging[call.Volume] = true
+	case "NodeStageVolume":
+		delete(d.unstaging, call.Volume)
+	}
+	d.mu.Unlock()
+	if unstaging && call.Method == "NodePublishVolume" {
+		return d.violated(codes.FailedPrecondition, "%s after NodeUnstageVolume, and not staged since", call)
+	}
+	return nil
 }
 
 // enter waits for a call for the same volume whose caller has given up, and refuses to

@@ -122,6 +122,7 @@ type Driver struct {
 	server    *server
 	running   map[string]*runningCall // by volume
 	staged    map[string]string       // volume to path
+	unstaging map[string]bool         // volumes that were asked to be unstaged, and not to be staged since
 	published map[string]string       // path to volume
 	attached  map[string]string       // volume to node
 	unpublish map[string]bool         // inline volumes that were unpublished once
@@ -147,7 +148,7 @@ func (s *server) isDead() bool {
 
 // New returns a driver. It does no I/O.
 func New(config Config) *Driver {
-	d := &Driver{running: map[string]*runningCall{}, staged: map[string]string{}, published: map[string]string{}, attached: map[string]string{}, unpublish: map[string]bool{}}
+	d := &Driver{running: map[string]*runningCall{}, staged: map[string]string{}, unstaging: map[string]bool{}, published: map[string]string{}, attached: map[string]string{}, unpublish: map[string]bool{}}
 	d.setConfig(config)
 	return d
 }
@@ -308,6 +309,7 @@ func (d *Driver) Close() error {
 	c := d.config
 	clear(d.published)
 	clear(d.staged)
+	clear(d.unstaging)
 	d.mu.Unlock()
 	var errs []error
 	slices.Sort(places)
@@ -323,6 +325,7 @@ func (d *Driver) Reboot() error {
 	d.mu.Lock()
 	clear(d.published)
 	clear(d.staged)
+	clear(d.unstaging)
 	dir := d.config.Dir
 	d.mu.Unlock()
 	return detachBelow(dir)

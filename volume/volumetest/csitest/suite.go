@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -108,6 +109,7 @@ func checks() map[string]func(*check) {
 		"fsgroup":       (*check).fsGroup,
 		"in-doubt":      (*check).inDoubt,
 		"refused":       (*check).refused,
+		"unstaging":     (*check).unstaging,
 		"killed-caller": (*check).killedCaller,
 		"killed-driver": (*check).killedDriver,
 		"limits":        (*check).limits,
@@ -139,6 +141,7 @@ func (k *check) patience() (context.Context, context.CancelFunc) {
 type check struct {
 	t      *testing.T
 	waived bool
+	mu     sync.Mutex // of faults
 	faults []string
 	start  func(*testing.T, Node) Caller
 	driver *Driver
@@ -185,7 +188,9 @@ func newCheck(t *testing.T, start func(*testing.T, Node) Caller, waived bool) *c
 func (k *check) wrong(format string, args ...any) {
 	k.t.Helper()
 	text := fmt.Sprintf(format, args...)
+	k.mu.Lock()
 	k.faults = append(k.faults, text)
+	k.mu.Unlock()
 	if !k.waived {
 		k.t.Error(text)
 	}

@@ -226,6 +226,30 @@ func (k *check) refused() {
 	}
 }
 
+// unstaging: a pod that comes while a volume is being unstaged, or after that has failed, has it
+// staged anew. The driver notes it where it is published without.
+func (k *check) unstaging() {
+	k.begin()
+	for _, code := range []codes.Code{codes.OK, codes.InvalidArgument, codes.DeadlineExceeded} {
+		for _, after := range []bool{false, true} {
+			unstaging, release := make(chan struct{}), make(chan struct{})
+			remove := k.driver.Inject(Fault{Match: Method("NodeUnstageVolume"), Nth: 1, After: after, Err: status.Error(code, "injected"),
+				Hook: func() { close(unstaging); <-release }})
+			k.setUp(pod("u1"))
+			down, up := make(chan struct{}), make(chan struct{})
+			go func() { defer close(down); k.tearDown("u1") }()
+			<-unstaging
+			go func() { defer close(up); k.setUp(pod("u2")) }()
+			close(release)
+			<-down
+			<-up
+			k.tearDown("u2")
+			remove()
+			k.wantNothing()
+		}
+	}
+}
+
 // limits: a volume for which the node has no room is refused to its pod, and not published. It
 // may be staged all the same, so that it is unstaged. It is set up once there is room.
 func (k *check) limits() {

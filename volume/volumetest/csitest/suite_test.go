@@ -76,7 +76,7 @@ func (n *naive) Kill() { n.killed.Store(true) }
 // The checks find what the naive caller lacks, and nothing else: a waived check that
 // passes fails.
 func TestSuiteFindsWhatIsWrong(t *testing.T) {
-	csitest.Run(t, starting(func() faults { return faults{} }), "shared", "inline", "read-only", "secrets", "selinux", "fsgroup", "in-doubt", "refused", "killed-driver",
+	csitest.Run(t, starting(func() faults { return faults{} }), "shared", "inline", "read-only", "secrets", "selinux", "fsgroup", "in-doubt", "refused", "unstaging", "killed-driver",
 		"tokens", "registration", "republish", "block", "block-republish", "expansion", "expansion-refused")
 }
 

@@ -172,7 +172,7 @@ func (l *Left) Unstage(ctx context.Context) {
 func (l *Left) unstage(ctx context.Context, f left) error {
 	t, spec := l.table, f.device.Spec
 	use, err := Of(f.plugin, spec, anyPod)
-	if err != nil || !use.hasPlace() {
+	if err != nil || !use.HasPlace() {
 		return err
 	}
 	unlock, err := t.lock(ctx, use, spec, "UnmountDevice")

@@ -54,7 +54,7 @@ func (t *Table) Stage(ctx context.Context, r Request) error {
 		return err
 	}
 	devicePath, err := t.waitForAttach(ctx, r)
-	if err != nil || !r.Use.hasPlace() {
+	if err != nil || !r.Use.HasPlace() {
 		return err
 	}
 	if r.Mapper != nil {
@@ -66,7 +66,7 @@ func (t *Table) Stage(ctx context.Context, r Request) error {
 func (t *Table) keep(r Request) {
 	t.Lock.Lock()
 	defer t.Lock.Unlock()
-	if r.Use.hasPlace() {
+	if r.Use.HasPlace() {
 		t.hold(r.Holder, r.Use.Key)
 	}
 }
@@ -96,7 +96,7 @@ func (t *Table) staged(r Request) (bool, error) {
 	if err := t.conflict(r); err != nil {
 		return false, err
 	}
-	if !r.Use.hasPlace() {
+	if !r.Use.HasPlace() {
 		if r.Holder.IsMounted() {
 			return true, nil
 		}
@@ -204,7 +204,7 @@ type Leaving struct {
 // has it. Only for that does it wait for other calls for the device.
 func (t *Table) Unstage(ctx context.Context, l Leaving) error {
 	use, err := t.useOf(ctx, l)
-	if err != nil || !use.hasPlace() || t.LetGo(l.Holder, use) {
+	if err != nil || !use.HasPlace() || t.LetGo(l.Holder, use) {
 		return err
 	}
 	if err := t.Hidden(l.Plugin.GetPluginName()); err != nil {
@@ -239,7 +239,7 @@ func (t *Table) useOf(ctx context.Context, l Leaving) (*Use, error) {
 		return l.Use, nil
 	}
 	use, err := Of(l.Plugin, l.Spec, l.PodUID)
-	if err != nil || !use.hasPlace() {
+	if err != nil || !use.HasPlace() {
 		return use, err
 	}
 	unlock, err := t.lock(ctx, use, l.Spec, "UnmountDevice")

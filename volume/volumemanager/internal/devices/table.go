@@ -185,7 +185,7 @@ func (t *Table) Pass(from, to Holder, use *Use) {
 		return
 	}
 	t.Join(to, use)
-	if use.hasPlace() {
+	if use.HasPlace() {
 		t.hold(to, use.Key)
 		t.removeHolder(from, use.Key)
 	}
@@ -207,7 +207,7 @@ func (t *Table) Admit(r Request, before *Use) error {
 // Recover makes a volume whose record was found count again. The caller holds the lock.
 func (t *Table) Recover(h Holder, use *Use, record *mountrecord.Record, mounted rootdir.Mounts) {
 	t.Join(h, use)
-	if !use.hasPlace() {
+	if !use.HasPlace() {
 		return
 	}
 	d := t.hold(h, use.Key)

@@ -47,7 +47,7 @@ func Attaching(ctx context.Context, plugin volume.VolumePlugin, spec *volume.Spe
 		use.attach, use.Unsure = attachable, use.Failed("CanAttach", spec, volume.NothingDone(unsure))
 	case attaches:
 		use.attach = attachable
-	case err == nil && !use.hasPlace():
+	case err == nil && !use.HasPlace():
 		return nil, nil
 	}
 	return use, err
@@ -131,8 +131,8 @@ func (u *Use) Failed(op string, spec *volume.Spec, err error) error {
 	return (&volume.Error{Op: op, Plugin: u.plugin.GetPluginName(), Volume: spec.Name()}).About(err)
 }
 
-// hasPlace reports whether something is done once per node; a nil Use needs nothing.
-func (u *Use) hasPlace() bool { return u != nil && u.Key.Path != "" }
+// HasPlace reports whether something is done once per node; a nil Use needs nothing.
+func (u *Use) HasPlace() bool { return u != nil && u.Key.Path != "" }
 
 // attachable is the name of the volume that must be attached; empty: nothing.
 func (u *Use) attachable() v1.UniqueVolumeName {
@@ -149,7 +149,7 @@ func (u *Use) Bind(podUID types.UID) string { return blockmap.Bind(u.Key.Path, p
 // mount; none for a nil Use.
 func (u *Use) Places(spec *volume.Spec, podUID types.UID) ([]string, error) {
 	switch {
-	case !u.hasPlace():
+	case !u.HasPlace():
 		return nil, nil
 	case u.block == nil:
 		return []string{u.Key.Path}, nil
