@@ -40,10 +40,30 @@ type CSINodePublisher interface {
 type NodeResizeReporter interface {
 	// ReportNodeResize enters the end of the node's part into the claim's status. If err is
 	// nil, the volume has the size. If it matches [ErrResizeInfeasible], the size is not tried
-	// again. If it matches [ErrResizeInUse], it is tried again at the next mount. A claim of
+	// again. If it matches [ErrResizeInUse], it is tried again at the next mount. If it
+	// matches [ErrResizeFailed], it is tried again after a pause. A claim of
 	// another UID, or none, is success, for there is nothing to tell. It is idempotent and may
 	// be called concurrently.
 	ReportNodeResize(ctx context.Context, claim types.NamespacedName, uid types.UID, size resource.Quantity, err error) error
+}
+
+// NodeResizeStartReporter is a [NodeResizeReporter] that tells, too, that the node's part has
+// begun. Absent: the claim's status goes on saying that the node's part is pending, which
+// controllers treat alike.
+type NodeResizeStartReporter interface {
+	NodeResizeReporter
+	// ReportNodeResizeStarted enters NodeResizeInProgress into the claim's status, if that says
+	// NodeResizePending. Else it is success and changes nothing, as for a claim of another UID,
+	// or none. It is idempotent and may be called concurrently.
+	ReportNodeResizeStarted(ctx context.Context, claim types.NamespacedName, uid types.UID) error
+}
+
+// ReportNodeResizeStarted calls the method of that name, if the reporter has it.
+func ReportNodeResizeStarted(ctx context.Context, r NodeResizeReporter, claim types.NamespacedName, uid types.UID) error {
+	if able, ok := r.(NodeResizeStartReporter); ok {
+		return able.ReportNodeResizeStarted(ctx, claim, uid)
+	}
+	return nil
 }
 
 // PodNamedVolumePlugin is implemented by plugins whose inline volumes have a name of
@@ -166,6 +186,9 @@ var ErrModifyInfeasible = errors.New("the volume cannot have these attributes")
 var (
 	// ErrResizeInfeasible says that the volume can never get this size.
 	ErrResizeInfeasible = errors.New("the volume cannot get this size")
+	// ErrResizeFailed says that a node's attempt has failed for certain: nothing of it goes on,
+	// and the volume has the size that it had. It is tried again.
+	ErrResizeFailed = errors.New("the volume has not grown")
 	// ErrResizeInUse says that the volume cannot grow while it is in use.
 	ErrResizeInUse = errors.New("the volume cannot grow while it is in use")
 )

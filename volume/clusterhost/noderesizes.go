@@ -17,7 +17,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/pvapi"
 )
 
-// NodeResizes is a [volume.NodeResizeReporter] over the cluster's API: it writes the status of
+// NodeResizes is a [volume.NodeResizeStartReporter] over the cluster's API: it writes the status of
 // claims as the kubelet does. It keeps nothing, and is safe for concurrent use.
 //
 //   - It changes the size that the claim has, and the states and conditions of its growth, and
@@ -28,16 +28,28 @@ import (
 //   - A request has half a minute.
 type NodeResizes struct{ clientset kubernetes.Interface }
 
-var _ volume.NodeResizeReporter = NodeResizes{}
+var _ volume.NodeResizeStartReporter = NodeResizes{}
 
 // NewNodeResizes returns a reporter that asks nothing yet.
 func NewNodeResizes(clientset kubernetes.Interface) NodeResizes { return NodeResizes{clientset} }
 
 // ReportNodeResize implements [volume.NodeResizeReporter].
 func (r NodeResizes) ReportNodeResize(ctx context.Context, claim types.NamespacedName, uid types.UID, size resource.Quantity, failed error) error {
+	return r.change(ctx, claim, uid, func(s *v1.PersistentVolumeClaimStatus) bool {
+		return pvapi.RecordNodeResize(s, size, failed, time.Now())
+	})
+}
+
+// ReportNodeResizeStarted implements [volume.NodeResizeStartReporter].
+func (r NodeResizes) ReportNodeResizeStarted(ctx context.Context, claim types.NamespacedName, uid types.UID) error {
+	return r.change(ctx, claim, uid, pvapi.RecordNodeResizeStarted)
+}
+
+// change changes a claim's status, and writes it if record says that it has.
+func (r NodeResizes) change(ctx context.Context, claim types.NamespacedName, uid types.UID, record func(*v1.PersistentVolumeClaimStatus) bool) error {
 	pause := firstConflict
 	for try := 1; ; try++ {
-		err := bounded(ctx, func(ctx context.Context) error { return r.report(ctx, claim, uid, size, failed) })
+		err := bounded(ctx, func(ctx context.Context) error { return r.try(ctx, claim, uid, record) })
 		if err == nil {
 			return nil
 		}
@@ -48,7 +60,7 @@ func (r NodeResizes) ReportNodeResize(ctx context.Context, claim types.Namespace
 	}
 }
 
-func (r NodeResizes) report(ctx context.Context, name types.NamespacedName, uid types.UID, size resource.Quantity, failed error) error {
+func (r NodeResizes) try(ctx context.Context, name types.NamespacedName, uid types.UID, record func(*v1.PersistentVolumeClaimStatus) bool) error {
 	claims := r.clientset.CoreV1().PersistentVolumeClaims(name.Namespace)
 	claim, err := claims.Get(ctx, name.Name, metav1.GetOptions{})
 	switch {
@@ -58,7 +70,7 @@ func (r NodeResizes) report(ctx context.Context, name types.NamespacedName, uid 
 		return err
 	}
 	next := claim.Status.DeepCopy()
-	if !pvapi.RecordNodeResize(next, size, failed, time.Now()) {
+	if !record(next) {
 		return nil
 	}
 	patch, err := json.Marshal(resizePatch(claim, next))

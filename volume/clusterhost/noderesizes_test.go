@@ -51,6 +51,11 @@ func TestNodeResizes(t *testing.T) {
 		if n := w.asked("patch PersistentVolumeClaim"); n != 0 {
 			t.Errorf("%d patches for claims that are not this one", n)
 		}
+		mustAll(t, r.ReportNodeResizeStarted(t.Context(), name, "another"), r.ReportNodeResizeStarted(t.Context(), name, uid), r.ReportNodeResizeStarted(t.Context(), name, uid))
+		begun := stored[*v1.PersistentVolumeClaim](w, "PersistentVolumeClaim", "ops", "data").Status
+		if begun.AllocatedResourceStatuses[v1.ResourceStorage] != v1.PersistentVolumeClaimNodeResizeInProgress || len(begun.Conditions) != 1 || w.asked("patch PersistentVolumeClaim") != 1 {
+			t.Errorf("begun: %+v", begun)
+		}
 		mustAll(t, r.ReportNodeResize(t.Context(), name, uid, gi(2), infeasible), r.ReportNodeResize(t.Context(), name, uid, gi(2), infeasible))
 		s := stored[*v1.PersistentVolumeClaim](w, "PersistentVolumeClaim", "ops", "data").Status
 		if got := s.Capacity[v1.ResourceStorage]; got.Cmp(gi(1)) != 0 || s.AllocatedResourceStatuses[v1.ResourceStorage] != v1.PersistentVolumeClaimNodeResizeInfeasible || len(s.Conditions) != 2 {
@@ -103,7 +108,7 @@ func growthOnANode(t *testing.T, n *realNode) {
 	name := types.NamespacedName{Namespace: "ops", Name: "data"}
 	for _, refused := range []error{volume.ErrResizeInUse, volume.ErrResizeInfeasible, nil} {
 		until(t, "the authorizer has seen the pod", func() bool {
-			err := r.ReportNodeResize(t.Context(), name, claim.UID, gi(2), refused)
+			err := errors.Join(r.ReportNodeResizeStarted(t.Context(), name, claim.UID), r.ReportNodeResize(t.Context(), name, claim.UID, gi(2), refused))
 			if !apierrors.IsForbidden(err) {
 				must(t, err)
 			}
@@ -112,7 +117,7 @@ func growthOnANode(t *testing.T, n *realNode) {
 		claim, err = core.PersistentVolumeClaims("ops").Get(t.Context(), "data", metav1.GetOptions{})
 		must(t, err)
 		state, has := claim.Status.AllocatedResourceStatuses[v1.ResourceStorage], claim.Status.Capacity[v1.ResourceStorage]
-		want, size := v1.PersistentVolumeClaimNodeResizePending, gi(1)
+		want, size := v1.PersistentVolumeClaimNodeResizeInProgress, gi(1)
 		switch {
 		case refused == nil:
 			want, size = "", gi(2)

@@ -19,7 +19,7 @@ type Resizes struct {
 	claims atomic.Pointer[embedded.Cluster]
 }
 
-var _ volume.NodeResizeReporter = (*Resizes)(nil)
+var _ volume.NodeResizeStartReporter = (*Resizes)(nil)
 
 // Use has the reports go to these claims from now on.
 func (r *Resizes) Use(claims *embedded.Cluster) { r.claims.Store(claims) }
@@ -28,14 +28,26 @@ func (r *Resizes) Use(claims *embedded.Cluster) { r.claims.Store(claims) }
 func (r *Resizes) ReportNodeResize(ctx context.Context, claim types.NamespacedName, uid types.UID, size resource.Quantity, err error) error {
 	claims := r.claims.Load()
 	if claims == nil {
-		return errors.New("the claims of this root directory are not open yet")
+		return errNotOpen
 	}
 	return claims.ReportNodeResize(ctx, claim, uid, size, err)
 }
 
+// ReportNodeResizeStarted implements [volume.NodeResizeStartReporter].
+func (r *Resizes) ReportNodeResizeStarted(ctx context.Context, claim types.NamespacedName, uid types.UID) error {
+	claims := r.claims.Load()
+	if claims == nil {
+		return errNotOpen
+	}
+	return claims.ReportNodeResizeStarted(ctx, claim, uid)
+}
+
+var errNotOpen = errors.New("the claims of this root directory are not open yet")
+
 // ClosedClaims is a [volume.NodeResizeReporter] for a node that has its claims open only while
-// they are bound ([BindClaims]): each report opens them, and closes them again. The Store is not
-// used. A process that has them is waited for, as [OpenClaims] does.
+// they are bound ([BindClaims]): each report opens them, and closes them again. So it does not
+// tell that a volume begins to grow. The Store is not used. A process that has them is waited
+// for, as [OpenClaims] does.
 type ClosedClaims ClaimsConfig
 
 // ReportNodeResize implements [volume.NodeResizeReporter].

@@ -44,6 +44,17 @@ func RecordNodeResize(s *v1.PersistentVolumeClaimStatus, size resource.Quantity,
 	return changed || len(s.Conditions) != n
 }
 
+// RecordNodeResizeStarted enters into a claim's status that the node's part has begun, and
+// reports whether that changes it. Only a status with NodeResizePending is changed: a controller
+// from before that state does not know the next one.
+func RecordNodeResizeStarted(s *v1.PersistentVolumeClaimStatus) bool {
+	if s.AllocatedResourceStatuses[v1.ResourceStorage] != v1.PersistentVolumeClaimNodeResizePending {
+		return false
+	}
+	s.AllocatedResourceStatuses[v1.ResourceStorage] = v1.PersistentVolumeClaimNodeResizeInProgress
+	return true
+}
+
 // recordNodeResizeError notes a failure, and that the size is infeasible if it is. A failure
 // that is noted already stays.
 func recordNodeResizeError(s *v1.PersistentVolumeClaimStatus, err error, now time.Time) (changed bool) {

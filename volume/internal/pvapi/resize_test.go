@@ -81,3 +81,21 @@ func TestRecordNodeResize(t *testing.T) {
 		})
 	}
 }
+
+func TestRecordNodeResizeStarted(t *testing.T) {
+	for state, want := range map[v1.ClaimResourceStatus]v1.ClaimResourceStatus{
+		"": "",
+		v1.PersistentVolumeClaimNodeResizePending:          v1.PersistentVolumeClaimNodeResizeInProgress,
+		v1.PersistentVolumeClaimNodeResizeInProgress:       v1.PersistentVolumeClaimNodeResizeInProgress,
+		v1.PersistentVolumeClaimNodeResizeInfeasible:       v1.PersistentVolumeClaimNodeResizeInfeasible,
+		v1.PersistentVolumeClaimControllerResizeInProgress: v1.PersistentVolumeClaimControllerResizeInProgress,
+	} {
+		s := &v1.PersistentVolumeClaimStatus{}
+		if state != "" {
+			s.AllocatedResourceStatuses = map[v1.ResourceName]v1.ClaimResourceStatus{v1.ResourceStorage: state}
+		}
+		if changed := pvapi.RecordNodeResizeStarted(s); changed != (state != want) || s.AllocatedResourceStatuses[v1.ResourceStorage] != want {
+			t.Errorf("%q becomes %q, changed=%v", state, s.AllocatedResourceStatuses[v1.ResourceStorage], changed)
+		}
+	}
+}

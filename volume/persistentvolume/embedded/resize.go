@@ -16,13 +16,25 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 )
 
-var _ volume.NodeResizeReporter = (*Cluster)(nil)
+var _ volume.NodeResizeStartReporter = (*Cluster)(nil)
 
 // ReportNodeResize implements [volume.NodeResizeReporter]: it enters how a volume has grown on
 // the node into its claim's status, and returns when that is on disk. After Close it is an error.
 func (c *Cluster) ReportNodeResize(ctx context.Context, claim types.NamespacedName, uid types.UID, size resource.Quantity, failed error) error {
+	return recordResize(ctx, c.objects, claim, uid, func(s *v1.PersistentVolumeClaimStatus) bool {
+		return pvapi.RecordNodeResize(s, size, failed, time.Now())
+	})
+}
+
+// ReportNodeResizeStarted implements [volume.NodeResizeStartReporter], as ReportNodeResize does.
+func (c *Cluster) ReportNodeResizeStarted(ctx context.Context, claim types.NamespacedName, uid types.UID) error {
+	return recordResize(ctx, c.objects, claim, uid, pvapi.RecordNodeResizeStarted)
+}
+
+// recordResize changes a claim's status, and writes it if record says that it has.
+func recordResize(ctx context.Context, store objects.Client, claim types.NamespacedName, uid types.UID, record func(*v1.PersistentVolumeClaimStatus) bool) error {
 	err := retry.Do(ctx, objects.ErrConflict, func() error {
-		stored, err := objects.Get[*v1.PersistentVolumeClaim](ctx, c.objects, pvapi.ClaimRef(claim))
+		stored, err := objects.Get[*v1.PersistentVolumeClaim](ctx, store, pvapi.ClaimRef(claim))
 		if errors.Is(err, volume.ErrNotFound) || err == nil && stored.UID != uid {
 			return nil
 		}
@@ -30,10 +42,10 @@ func (c *Cluster) ReportNodeResize(ctx context.Context, claim types.NamespacedNa
 			return err
 		}
 		next := stored.DeepCopy()
-		if !pvapi.RecordNodeResize(&next.Status, size, failed, time.Now()) {
+		if !record(&next.Status) {
 			return nil
 		}
-		_, err = c.objects.UpdateStatus(ctx, next)
+		_, err = store.UpdateStatus(ctx, next)
 		return err
 	})
 	if err != nil {

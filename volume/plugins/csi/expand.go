@@ -2,6 +2,7 @@ package csi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -25,6 +26,7 @@ func (p *Plugin) RequiresFSResize() bool { return true }
 //     use (FailedPrecondition).
 //   - It matches [volume.ErrResizeInfeasible] if the size or the volume is refused
 //     (InvalidArgument, OutOfRange, NotFound).
+//   - It matches [volume.ErrResizeFailed] after every other refusal.
 func (p *Plugin) NodeExpand(ctx context.Context, options volume.NodeResizeOptions) (bool, error) {
 	done, err := p.expand(ctx, options)
 	return done, csivolume.Failed("NodeExpand", options.VolumeSpec.Name(), err)
@@ -77,6 +79,9 @@ func (p *Plugin) expand(ctx context.Context, o volume.NodeResizeOptions) (bool, 
 		return false, fmt.Errorf("%w: %w", volume.ErrResizeInUse, err)
 	case codes.InvalidArgument, codes.OutOfRange, codes.NotFound:
 		return false, fmt.Errorf("%w: %w", volume.ErrResizeInfeasible, err)
+	}
+	if errors.Is(err, drivers.ErrRefused) {
+		return false, fmt.Errorf("%w: %w", volume.ErrResizeFailed, err)
 	}
 	return false, err
 }

@@ -3,6 +3,7 @@ package growth
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 
 	v1 "k8s.io/api/core/v1"
@@ -20,7 +21,7 @@ import (
 // change of the claim or of the PersistentVolume begins, also of a mounted volume.
 type Grower struct {
 	Events podevents.Teller
-	// Resizes is told how it ended; nil: nobody is.
+	// Resizes is told that it begins, and how it ended; nil: nobody is.
 	Resizes volume.NodeResizeReporter
 	Log     *slog.Logger
 }
@@ -93,6 +94,9 @@ func (g *Grower) Grow(ctx context.Context, v *Volume, o volume.NodeResizeOptions
 	reached := v.Reached()
 	wish := Of(v.Spec.PersistentVolume, v.Claim, reached)
 	refused := v.refusal(wish.Size)
+	if refused.IsOver(v.Claim) {
+		refused = Refusal{}
+	}
 	switch {
 	case !wish.Call && !wish.Report:
 	case refused.Err != nil:
@@ -122,10 +126,13 @@ func (g *Grower) call(ctx context.Context, v *Volume, wish Wish, reached *resour
 	}
 	done, err := true, ErrReadOnly
 	if !v.Spec.ReadOnly {
+		g.reportStarted(ctx, v, wish)
 		done, err = v.Plugin.NodeExpand(ctx, o)
+		err = v.refusedForGood(wish, err)
 	}
 	switch {
 	case err != nil && !IsRefusal(err):
+		g.reportFailure(ctx, v, wish, err)
 		return v.failed(err)
 	case err == nil && !done:
 		return nil
@@ -144,13 +151,48 @@ func (g *Grower) call(ctx context.Context, v *Volume, wish Wish, reached *resour
 	return nil
 }
 
+// reportStarted tells the claim that the volume is about to grow. A claim that cannot be told
+// grows all the same.
+func (g *Grower) reportStarted(ctx context.Context, v *Volume, wish Wish) {
+	if g.Resizes == nil || !wish.Report || state(v.Claim) != v1.PersistentVolumeClaimNodeResizePending {
+		return
+	}
+	if err := volume.ReportNodeResizeStarted(ctx, g.Resizes, v.claimName(), v.Claim.UID); err != nil {
+		g.Log.Warn("a claim could not be told that its volume grows on the node", "claim", v.claimName(), "size", wish.Size.String(), "error", err)
+	}
+}
+
+// reportFailure tells the claim of an attempt that has failed for certain, and is repeated.
+func (g *Grower) reportFailure(ctx context.Context, v *Volume, wish Wish, failed error) {
+	if g.Resizes == nil || !wish.Report || !errors.Is(failed, volume.ErrResizeFailed) {
+		return
+	}
+	if err := g.Resizes.ReportNodeResize(ctx, v.claimName(), v.Claim.UID, wish.Size, failed); err != nil {
+		g.Log.Warn("a claim could not be told that its volume does not grow on the node", "claim", v.claimName(), "size", wish.Size.String(), "error", err)
+	}
+}
+
+// refusedForGood is an error of NodeExpand. If an attempt has failed for certain, and the claim
+// asks for another size by now, this one is infeasible: a controller can go on to the other.
+func (v *Volume) refusedForGood(wish Wish, err error) error {
+	asked := v.Claim.Spec.Resources.Requests[v1.ResourceStorage]
+	if !wish.Report || asked.Cmp(wish.Size) == 0 || !errors.Is(err, volume.ErrResizeFailed) {
+		return err
+	}
+	return fmt.Errorf("%w, and the claim asks for %s by now: %w", volume.ErrResizeInfeasible, asked.String(), err)
+}
+
+func (v *Volume) claimName() types.NamespacedName {
+	return types.NamespacedName{Namespace: v.Claim.Namespace, Name: v.Claim.Name}
+}
+
 // report tells the claim. A claim that cannot be told does not keep the volume from its pod: it
 // is told later.
 func (g *Grower) report(ctx context.Context, v *Volume, outcome Refusal) {
 	if g.Resizes == nil || outcome.Reported {
 		return
 	}
-	name := types.NamespacedName{Namespace: v.Claim.Namespace, Name: v.Claim.Name}
+	name := v.claimName()
 	if v.late = g.Resizes.ReportNodeResize(ctx, name, v.Claim.UID, outcome.Size, outcome.Err); v.late != nil {
 		g.Log.Warn("a claim could not be told how its growth on the node ended; it is told later", "claim", name, "size", outcome.Size.String(), "error", v.late)
 		return

@@ -81,6 +81,13 @@ type Refusal struct {
 // Forbids reports whether a size is not tried again.
 func (r Refusal) Forbids(size resource.Quantity) bool { return r.Err != nil && r.Size.Cmp(size) == 0 }
 
+// IsOver reports whether a controller asks anew for a size that the claim was told to be
+// infeasible. That the claim said so for a moment may go unseen. A view of the claim from before
+// costs a call of the plugin.
+func (r Refusal) IsOver(claim *v1.PersistentVolumeClaim) bool {
+	return r.Reported && errors.Is(r.Err, volume.ErrResizeInfeasible) && state(claim) == v1.PersistentVolumeClaimNodeResizePending
+}
+
 // IsRefusal reports whether an error of NodeExpand is no reason to try again, nor to keep the
 // volume from the pod: it has the size that it had.
 //
