@@ -219,5 +219,13 @@ func TestAttachedVolumeOfACSIDriver(t *testing.T) {
 		}
 		c.attach(ctx, nil)
 		c.stop()
+
+		c.config.csi = false
+		c.start()
+		c.eventually("the node has no drivers any more", func() bool {
+			info, err := c.admin.StorageV1().CSINodes().Get(ctx, "node1", metav1.GetOptions{})
+			return err == nil && len(info.Spec.Drivers) == 0 && c.node().Annotations["csi.volume.kubernetes.io/nodeid"] == ""
+		})
+		c.stop()
 	})
 }

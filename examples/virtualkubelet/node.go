@@ -180,6 +180,9 @@ func serve(ctx context.Context, c config, lives *podlife.Pods, volumes *volumes,
 			}
 		})
 	}
+	if !c.csi {
+		beside.Go(func() { csidrivers.Withdraw(ctx, c.name, c.api, c.log) })
+	}
 	nodeController, err := newNodeController(c, object)
 	if err != nil {
 		return err

@@ -117,6 +117,28 @@ func (c *CSINode) WithdrawDriver(ctx context.Context, driver string) error {
 	})
 }
 
+// WithdrawAll withdraws the drivers that earlier agents of the node have published: for an agent
+// that takes none. It makes no CSINode.
+func (c *CSINode) WithdrawAll(ctx context.Context) error {
+	return c.write(ctx, "withdraw all drivers", func(ctx context.Context) error {
+		found, err := c.clientset.StorageV1().CSINodes().Get(ctx, c.node, metav1.GetOptions{})
+		if err == nil && len(found.Spec.Drivers) > 0 {
+			_, err = c.changeCSINode(ctx, func(n *storagev1.CSINode) bool {
+				had := len(n.Spec.Drivers) > 0
+				n.Spec.Drivers = nil
+				return had
+			})
+		}
+		if err == nil || apierrors.IsNotFound(err) {
+			err = c.changeNode(ctx, func(node *v1.Node) error { delete(node.Annotations, NodeIDAnnotation); return nil })
+		}
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
+}
+
 // write does one call at a time, again after conflicts.
 func (c *CSINode) write(ctx context.Context, what string, f func(context.Context) error) error {
 	select {

@@ -84,6 +84,29 @@ func TestCSINodeOfADriver(t *testing.T) {
 	})
 }
 
+// An agent without drivers takes back what an earlier one has published, and makes nothing.
+func TestCSINodeWithoutDrivers(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		ctx := t.Context()
+		c := clusterhost.NewCSINode(w.clientset, "node1", clusterhost.CSINodeConfig{})
+		mustAll(t, c.WithdrawAll(ctx)) // there is no Node
+		w.add(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
+		mustAll(t, c.WithdrawAll(ctx))
+		if n := w.asked("post") + w.asked("put") + w.asked("patch"); n > 0 {
+			t.Errorf("%d writes where there is nothing", n)
+		}
+		mustAll(t, c.PublishDriver(ctx, entry("a", "id1", nil, "zone"), map[string]string{"zone": "z"}), c.PublishDriver(ctx, entry("b", "id2", nil), nil))
+		mustAll(t, c.WithdrawAll(ctx), c.WithdrawAll(ctx))
+		node := stored[*v1.Node](w, "Node", "", "node1")
+		if _, annotated := node.Annotations[clusterhost.NodeIDAnnotation]; annotated || len(w.csiNode().Spec.Drivers) > 0 {
+			t.Errorf("left: %v, %v", node.Annotations, w.csiNode().Spec.Drivers)
+		}
+		if node.Labels["zone"] != "z" {
+			t.Errorf("the labels are %v: they stay", node.Labels)
+		}
+	})
+}
+
 func TestCSINodeRefuses(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		c := clusterhost.NewCSINode(w.clientset, "node1", clusterhost.CSINodeConfig{})

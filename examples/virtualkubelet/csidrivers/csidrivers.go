@@ -4,11 +4,13 @@ package csidrivers
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/clusterhost"
 	"github.com/podvol/podvol/volume/plugins/csi"
@@ -35,6 +37,23 @@ func New(node string, api kubernetes.Interface, log *slog.Logger) (*Drivers, err
 	}
 	return &Drivers{plugin: plugin, attachments: clusterhost.NewAttachments(api), node: clusterhost.NewCSINode(api, node, clusterhost.CSINodeConfig{Logger: log}),
 		known: informers.NewSharedInformerFactory(api, 0).Storage().V1().CSIDrivers().Informer()}, nil
+}
+
+// Withdraw tells the cluster, for a node that takes no drivers, that it has none: an earlier
+// process may have published some. It retries until that is done, or ctx ends.
+func Withdraw(ctx context.Context, node string, api kubernetes.Interface, log *slog.Logger) {
+	published := clusterhost.NewCSINode(api, node, clusterhost.CSINodeConfig{Logger: log})
+	pause := retry.Pause{First: time.Second, Last: 5 * time.Minute}
+	for {
+		err := published.WithdrawAll(ctx)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		log.Warn("the cluster may take this node for one with CSI drivers, which it has not any more", "error", err, "retry", pause.Due())
+		if !pause.Wait(ctx) {
+			return
+		}
+	}
 }
 
 // Informers returns the given informer of pods, and the one of the CSIDriver objects.
