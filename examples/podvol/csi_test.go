@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,7 +19,7 @@ import (
 
 const notes = "../../testdata/csi/notes.yaml"
 
-// newDriver starts a driver, and returns it and its flag.
+// newDriver starts a driver, and returns it and its socket.
 func newDriver(t *testing.T) (d *csitest.Driver, socket string) {
 	t.Helper()
 	return newDriverThat(t, func(*csitest.Config) {})
@@ -93,6 +94,36 @@ func TestRunOnADriversVolume(t *testing.T) {
 			if staged, published := driver.Staged(), driver.Published(); len(staged)+len(published) > 0 {
 				t.Errorf("left: staged %v, published %v", staged, published)
 			}
+		}
+	})
+}
+
+// Disks of types that Kubernetes had code for are those of their driver, which the command line
+// names: inline, and by a claim.
+func TestRunOnInTreeDisks(t *testing.T) {
+	const inTree = "../../testdata/csi/in-tree.yaml"
+	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
+		driver, socket := newDriverThat(t, func(c *csitest.Config) { c.Name = "pd.csi.storage.gke.io" })
+		base := t.TempDir()
+		_, errOut := mustPodvol(t, exitFailed, "mount", "-f", inTree, "--root-dir", base, "--timeout", "1s")
+		if !strings.Contains(errOut, "gcePersistentDisk is not supported") || !strings.Contains(errOut, "--csi-driver") {
+			t.Errorf("without a driver:\n%s", errOut)
+		}
+		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", base)
+		for n := 1; n <= 2; n++ {
+			out, _ := mustPodvol(t, exitOK, "run", "-f", inTree, "--root-dir", base, "--csi-driver", socket,
+				"--", "sh", "-c", "echo line | tee -a /ledger/log >> /archive/log; cat /ledger/log /archive/log")
+			if out != strings.Repeat("line\n", 2*n) {
+				t.Errorf("run %d prints %q", n, out)
+			}
+			assertNothingMountedBelow(t, base)
+		}
+		ids, err := driver.Volumes()
+		if want := []string{"projects/UNSPECIFIED/zones/UNSPECIFIED/disks/archive-disk", "projects/UNSPECIFIED/zones/us-east1-b/disks/ledger-disk"}; err != nil || !slices.Equal(slices.Sorted(slices.Values(ids)), want) {
+			t.Errorf("the driver's volumes are %q, %v", ids, err)
+		}
+		if staged, published := driver.Staged(), driver.Published(); len(staged)+len(published) > 0 {
+			t.Errorf("left: staged %v, published %v", staged, published)
 		}
 	})
 }

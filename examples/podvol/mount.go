@@ -117,7 +117,7 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 	config := where.config(set.NodeName, set)
 	config.Logger = slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	config.Events = loggedEvents{config.Logger, where.rename}
-	config.SetUpTimeout, config.Plugins = o.timeout, replacements
+	config.SetUpTimeout, config.Plugins, config.Translator = o.timeout, replacements, o.plugins.Translator()
 	report := newReport(rows, s.err, volumemanager.StateMounted, volumesOf(pods))
 	report.rename = where.rename
 	if err := mountWith(ctx, config, o, set, pods, report); err != nil {

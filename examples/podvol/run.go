@@ -182,7 +182,7 @@ func (j *job) run(ctx context.Context, s streams, o runOptions, root *runroot.Ro
 	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	r := podrun.Run{
 		Program: j.program, Root: root, Manifests: j.set, Name: "podvol run", Timeout: o.timeout,
-		Node: standalone.NodeConfig{NodeName: j.set.NodeName, Plugins: j.plugins, SetUpTimeout: o.timeout,
+		Node: standalone.NodeConfig{NodeName: j.set.NodeName, Plugins: j.plugins, Translator: o.plugins.Translator(), SetUpTimeout: o.timeout,
 			Logger: log, Events: loggedEvents{log, func(s string) string { return s }}},
 		Claims: standalone.ClaimsConfig{RootDir: o.rootDir, Manager: "podvol run", VolumeDirs: o.volumes, Plugins: j.claimPlugins, LockTimeout: min(o.timeout, claimsWait), Logger: log},
 		Stdin:  s.in, Stdout: plaintext.AsGiven(s.out), Stderr: plaintext.AsGiven(s.err),

@@ -132,7 +132,7 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	config.Plugins = replacements
+	config.Plugins, config.Translator = replacements, o.plugins.Translator()
 	err = keepNode(ctx, config, server, where)
 	left := errors.Is(err, nodeagent.ErrLeftMounted)
 	if err != nil && !left {

@@ -191,6 +191,10 @@ func TestAttachedVolumeOfACSIDriver(t *testing.T) {
 		c.fill(ctx)
 		c.start()
 		c.eventually("the driver is in the CSINode", func() bool { return c.limit(ctx) == 7 })
+		info, err := c.admin.StorageV1().CSINodes().Get(ctx, "node1", metav1.GetOptions{})
+		if got := info.Annotations["storage.alpha.kubernetes.io/migrated-plugins"]; err != nil || !strings.Contains(got, "kubernetes.io/gce-pd") {
+			t.Errorf("the node is said to translate %q, %v", got, err)
+		}
 		if got := c.node().Annotations; got[csidrivers.AttachAnnotation] != "true" || got["csi.volume.kubernetes.io/nodeid"] == "" {
 			t.Errorf("the node's annotations are %v", got)
 		}

@@ -43,7 +43,7 @@ func newVolumes(root, node string, api kubernetes.Interface, pods cache.SharedIn
 	v := &volumes{client: client, size: clusterhost.NewAllocatable(client, node), bundles: bundles}
 	if v.Manager, err = volumemanager.New(volumemanager.Config{
 		RootDir: root, NodeName: node, Objects: client, Plugins: append(plugins.All(), drivers.Plugins()...), Containers: containers,
-		Attachments: drivers.Attachments(), CSINode: drivers.Node(), Resizes: clusterhost.NewNodeResizes(api),
+		Attachments: drivers.Attachments(), CSINode: drivers.Node(), Translator: drivers.Translator(), Resizes: clusterhost.NewNodeResizes(api),
 		Events: told, Tokens: clusterhost.NewTokens(api, clusterhost.TokensConfig{Events: told, Logger: log}),
 		Allocatable: v.size, TrustBundles: v.bundles, Logger: log, Adopt: adopt, Mounter: mounter, // nil: the machine's
 	}); err != nil {

@@ -50,6 +50,8 @@ type Config struct {
 	Adopt bool
 	// Plugins replace stock plugins that mount.
 	Plugins []volume.VolumePlugin
+	// Translator is [volumemanager.Config]'s.
+	Translator volume.Translator
 	// ClaimPlugins replace stock plugins that make, release and delete volumes.
 	// They must be other instances than Plugins.
 	ClaimPlugins []volume.VolumePlugin
@@ -176,7 +178,7 @@ func Start(ctx context.Context, c Config) (_ *Agent, err error) {
 	resizes := new(standalone.Resizes)
 	nodeConfig := standalone.NodeConfig{
 		RootDir: c.RootDir, NodeName: c.NodeName, Objects: c.Store, Mounter: c.Mounter, HostFiles: c.HostFiles,
-		Containers: c.Containers, Adopt: c.Adopt, Plugins: c.Plugins, Events: c.Events, Logger: c.Logger, Resizes: resizes, DetachTimeout: c.UnmountTimeout,
+		Containers: c.Containers, Adopt: c.Adopt, Plugins: c.Plugins, Events: c.Events, Logger: c.Logger, Resizes: resizes, Translator: c.Translator, DetachTimeout: c.UnmountTimeout,
 	}
 	if a.node, err = standalone.StartNode(ctx, nodeConfig); err != nil {
 		return nil, err

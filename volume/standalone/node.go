@@ -88,6 +88,8 @@ type NodeConfig struct {
 	Adopt bool
 	// Resizes is told how volumes grew on the node; nil: nobody is.
 	Resizes volume.NodeResizeReporter
+	// Translator is [volumemanager.Config]'s.
+	Translator volume.Translator
 	// Plugins replace stock plugins. The node attaches by those of them that can
 	// (selfattach.CanAttach), such as CSI's of controller.ForNode.
 	Plugins []volume.VolumePlugin
@@ -130,6 +132,7 @@ func StartNode(ctx context.Context, c NodeConfig) (*Node, error) {
 		SetUpTimeout: c.SetUpTimeout,
 		Resizes:      c.Resizes,
 		Attachments:  getter,
+		Translator:   c.Translator,
 		Events:       c.Events,
 		Logger:       c.Logger,
 	})

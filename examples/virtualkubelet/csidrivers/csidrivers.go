@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/clusterhost"
+	"github.com/podvol/podvol/volume/csitranslation"
 	"github.com/podvol/podvol/volume/plugins/csi"
 )
 
@@ -24,6 +25,7 @@ const AttachAnnotation = "volumes.kubernetes.io/controller-managed-attach-detach
 // its root directory. Nil is a node without any.
 type Drivers struct {
 	plugin      *csi.Plugin
+	translator  *csitranslation.Translator
 	attachments clusterhost.Attachments
 	node        *clusterhost.CSINode
 	known       cache.SharedIndexInformer // the cluster's CSIDriver objects
@@ -35,7 +37,9 @@ func New(node string, api kubernetes.Interface, log *slog.Logger) (*Drivers, err
 	if err != nil {
 		return nil, err
 	}
-	return &Drivers{plugin: plugin, attachments: clusterhost.NewAttachments(api), node: clusterhost.NewCSINode(api, node, clusterhost.CSINodeConfig{Logger: log}),
+	translator := csitranslation.New(csitranslation.Config{})
+	config := clusterhost.CSINodeConfig{MigratedPlugins: translator.MigratedPlugins(), Logger: log}
+	return &Drivers{plugin: plugin, translator: translator, attachments: clusterhost.NewAttachments(api), node: clusterhost.NewCSINode(api, node, config),
 		known: informers.NewSharedInformerFactory(api, 0).Storage().V1().CSIDrivers().Informer()}, nil
 }
 
@@ -70,6 +74,14 @@ func (d *Drivers) Plugins() []volume.VolumePlugin {
 		return nil
 	}
 	return []volume.VolumePlugin{d.plugin}
+}
+
+// Translator returns what makes in-tree volumes, such as gcePersistentDisk, volumes of drivers.
+func (d *Drivers) Translator() volume.Translator {
+	if d == nil {
+		return nil
+	}
+	return d.translator
 }
 
 // Attachments returns the reader of VolumeAttachments: volumes wait until they are attached.

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/csitranslation"
 	"github.com/podvol/podvol/volume/plugins/csi"
 	"github.com/podvol/podvol/volume/plugins/csi/controller"
 	"github.com/podvol/podvol/volume/plugins/nfs"
@@ -130,6 +131,16 @@ func (o *Options) ForClaims(ctx context.Context, log io.Writer) ([]volume.Volume
 	}
 	keep(ctx, p)
 	return append(plugins, p), nil
+}
+
+// Translator turns in-tree volumes of CSI drivers, such as gcePersistentDisk, into these
+// drivers' volumes, and portworxVolume if its driver is named. nil: there are no drivers.
+func (o *Options) Translator() volume.Translator {
+	if !o.hasDrivers() {
+		return nil
+	}
+	named := func(d string) bool { return strings.HasPrefix(d, "pxd.portworx.com=") }
+	return csitranslation.New(csitranslation.Config{Portworx: slices.ContainsFunc(o.drivers, named)})
 }
 
 // NFS returns the NFS plugin under the policy; none without one, since the stock one
