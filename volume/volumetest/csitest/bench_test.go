@@ -55,11 +55,22 @@ func newBench(t *testing.T, c csitest.Config) *bench {
 // socket's path must be.
 func (b *bench) start(name string) {
 	b.t.Helper()
-	dir := csitest.SocketDir(b.t)
-	b.socket = filepath.Join(dir, name)
-	if err := b.driver.Start(b.socket); err != nil {
-		b.t.Fatal(err)
-	}
+	b.socket = filepath.Join(csitest.SocketDir(b.t), name)
+	b.must(b.driver.Start(b.socket))
+	b.connect()
+}
+
+// furtherNode is the same driver on another node.
+func (b *bench) furtherNode(id string) *bench {
+	b.t.Helper()
+	other := &bench{t: b.t, driver: b.driver, dir: b.t.TempDir(), socket: filepath.Join(csitest.SocketDir(b.t), "s")}
+	other.must(b.driver.StartNode(id, other.socket))
+	other.connect()
+	return other
+}
+
+func (b *bench) connect() {
+	b.t.Helper()
 	conn, err := csitest.Dial(b.socket)
 	if err != nil {
 		b.t.Fatal(err)

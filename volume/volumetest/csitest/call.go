@@ -71,7 +71,7 @@ func (d *Driver) ResetCalls() { d.faults.ResetCalls() }
 // Violations returns the rules of the specification that callers broke, in the order
 // of the calls: two calls at once for a volume, a volume that was published before it
 // was staged, or not staged anew after a call to unstage it, whatever that answered; one that
-// was unstaged or detached while published, or deleted while in use.
+// was unstaged or detached while published, attached to a second node, or deleted while in use.
 func (d *Driver) Violations() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -129,16 +129,24 @@ func (d *Driver) receive(ctx context.Context, s *server, call Call, work func(co
 	return response, nil
 }
 
+// staging is where a node has a volume staged.
+type staging struct{ volume, path string }
+
 // checkStaging refuses to publish what is being unstaged, or what may be unstaged, whatever the
 // call for that answered.
 func (d *Driver) checkStaging(call Call) error {
+	r, ok := call.Request.(interface{ GetStagingTargetPath() string })
+	if !ok {
+		return nil
+	}
+	at := staging{call.Volume, r.GetStagingTargetPath()}
 	d.mu.Lock()
-	unstaging := d.unstaging[call.Volume]
+	unstaging := d.unstaging[at]
 	switch call.Method {
 	case "NodeUnstageVolume":
-		d.unstaging[call.Volume] = true
+		d.unstaging[at] = true
 	case "NodeStageVolume":
-		delete(d.unstaging, call.Volume)
+		delete(d.unstaging, at)
 	}
 	d.mu.Unlock()
 	if unstaging && call.Method == "NodePublishVolume" {

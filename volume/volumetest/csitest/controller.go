@@ -144,16 +144,36 @@ func (s controller) ControllerPublishVolume(_ context.Context, r *csi.Controller
 	if _, err := c.need(r.VolumeId, r.VolumeContext); err != nil {
 		return nil, err
 	}
-	if r.NodeId != c.NodeID {
-		return nil, status.Errorf(codes.NotFound, "there is no node %q", r.NodeId)
+	var before string
+	var err error
+	s.d.note(func() {
+		before = s.d.attached[r.VolumeId]
+		switch {
+		case !s.d.knows(r.NodeId):
+			err = status.Errorf(codes.NotFound, "there is no node %q", r.NodeId)
+		case before == "" && c.MaxVolumesPerNode > 0 && s.d.countOn(r.NodeId) >= c.MaxVolumesPerNode:
+			err = status.Errorf(codes.ResourceExhausted, "node %s has its %d volumes", r.NodeId, c.MaxVolumesPerNode)
+		case before == "":
+			s.d.attached[r.VolumeId] = r.NodeId
+		}
+	})
+	if err == nil && before != "" && before != r.NodeId {
+		err = s.d.violated(codes.FailedPrecondition, "ControllerPublishVolume of %s to %s while it is attached to %s", r.VolumeId, r.NodeId, before)
 	}
-	s.d.mu.Lock()
-	defer s.d.mu.Unlock()
-	if _, attached := s.d.attached[r.VolumeId]; !attached && c.MaxVolumesPerNode > 0 && int64(len(s.d.attached)) >= c.MaxVolumesPerNode {
-		return nil, status.Errorf(codes.ResourceExhausted, "node %s has its %d volumes", r.NodeId, c.MaxVolumesPerNode)
+	if err != nil {
+		return nil, err
 	}
-	s.d.attached[r.VolumeId] = r.NodeId
 	return &csi.ControllerPublishVolumeResponse{PublishContext: map[string]string{"attached-to": r.NodeId}}, nil
+}
+
+// countOn is how many volumes are attached to a node. It is called with the lock held.
+func (d *Driver) countOn(node string) (n int64) {
+	for _, holder := range d.attached {
+		if holder == node {
+			n++
+		}
+	}
+	return n
 }
 
 func (s controller) ControllerUnpublishVolume(_ context.Context, r *csi.ControllerUnpublishVolumeRequest) (*csi.ControllerUnpublishVolumeResponse, error) {
@@ -163,6 +183,9 @@ func (s controller) ControllerUnpublishVolume(_ context.Context, r *csi.Controll
 	}
 	if r.VolumeId == "" {
 		return nil, status.Error(codes.InvalidArgument, "volume_id is missing")
+	}
+	if at := s.d.attachedTo(r.VolumeId); r.NodeId != "" && at != "" && at != r.NodeId {
+		return &csi.ControllerUnpublishVolumeResponse{}, nil // it is another node's
 	}
 	_, staged := s.d.Staged()[r.VolumeId]
 	if (staged || len(s.d.publishedAt(r.VolumeId)) > 0) && !c.has(DetachesInUse) {

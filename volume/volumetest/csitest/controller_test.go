@@ -164,6 +164,52 @@ func TestAttachingKeepsItsLimit(t *testing.T) {
 	b.must(attach("v2", "node1"))
 }
 
+// A volume goes from one node to another with its data. While the first one has it, it is
+// refused to the second one, and what the first one does late takes nothing from the second.
+func TestTwoNodes(t *testing.T) {
+	c := staged()
+	c.Capabilities.Attach, c.MaxVolumesPerNode = true, 1
+	b := newBench(t, c)
+	if err := b.driver.StartNode("node1", filepath.Join(b.dir, "again")); err == nil {
+		t.Error("a node is started twice")
+	}
+	other, ctx, use := b.furtherNode("node2"), patience(t), mountCapability("")
+	info, err := other.node.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
+	if b.must(err); info.NodeId != "node2" {
+		t.Errorf("it is told to be %q", info.NodeId)
+	}
+	b.add("v1", csitest.Directory)
+	b.add("v2", csitest.Directory)
+	attach := func(id, node string) error {
+		_, err := b.controller.ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{VolumeId: id, NodeId: node, VolumeCapability: use})
+		return err
+	}
+	detach := func(node string) error {
+		_, err := other.controller.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: "v1", NodeId: node})
+		return err
+	}
+	b.must(attach("v1", "node1"), attach("v2", "node2"), b.stage(ctx, "v1", use), b.publish(ctx, "v1", use))
+	b.must(os.WriteFile(filepath.Join(b.target(), "file"), []byte("data"), 0o600))
+	b.wantCode(attach("v1", "node2"), codes.FailedPrecondition)
+	b.wantCode(other.stage(ctx, "v1", use), codes.FailedPrecondition)
+	b.wantViolations(2)
+	_, err = b.controller.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: "v2", NodeId: "node2"})
+	b.must(err, b.unpublish(ctx, "v1"), b.unstage(ctx, "v1"), detach("node1"), attach("v1", "node2"))
+	b.must(other.stage(ctx, "v1", use), detach("node1"), b.unstage(ctx, "v1"), other.publish(ctx, "v1", use))
+	if data, err := os.ReadFile(filepath.Join(other.target(), "file")); string(data) != "data" || err != nil {
+		t.Errorf("the second node has %q, %v", data, err)
+	}
+	b.wantCode(detach("node2"), codes.FailedPrecondition)
+	b.wantViolations(3)
+	b.driver.Kill()
+	if err := other.stage(ctx, "v1", use); err == nil {
+		t.Error("the second node's driver outlives the first one's")
+	}
+	if err := b.driver.StartNode("node2", other.socket); err == nil {
+		t.Error("a node of a driver that is not running is started")
+	}
+}
+
 func TestWhatTheDriverTells(t *testing.T) {
 	c := staged()
 	c.MaxVolumesPerNode, c.Topology, c.NodeID = 7, map[string]string{"zone": "a"}, "n7"

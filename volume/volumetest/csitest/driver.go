@@ -46,7 +46,8 @@ type Config struct {
 	Name string
 	// Version is the driver's own version; empty: "1.0.0".
 	Version string
-	// NodeID is the node's name as the driver knows it; empty: "node1".
+	// NodeID is the node's name as the driver knows it; empty: "node1". [Driver.StartNode]
+	// adds nodes.
 	NodeID string
 	// Dir holds the volumes. The driver makes it. It must be of this driver alone.
 	Dir string
@@ -119,20 +120,21 @@ type Driver struct {
 	mu        sync.Mutex
 	config    Config
 	format    *format.Formatter
-	server    *server
+	servers   []*server               // of this life; the first one is of Config.NodeID
 	running   map[string]*runningCall // by volume
 	staged    map[string]string       // volume to path
-	unstaging map[string]bool         // volumes that were asked to be unstaged, and not to be staged since
+	unstaging map[staging]bool        // volumes that were asked to be unstaged, and not to be staged since
 	published map[string]string       // path to volume
 	attached  map[string]string       // volume to node
 	unpublish map[string]bool         // inline volumes that were unpublished once
 	broken    []string                // rules that callers broke
 }
 
-// server is one life of the driver.
+// server is one life of the driver on a node.
 type server struct {
 	grpc   *grpc.Server
 	socket string
+	node   string // empty: Config.NodeID
 	ended  chan struct{}
 	dead   chan struct{} // closed by Kill and Stop
 }
@@ -148,7 +150,7 @@ func (s *server) isDead() bool {
 
 // New returns a driver. It does no I/O.
 func New(config Config) *Driver {
-	d := &Driver{running: map[string]*runningCall{}, staged: map[string]string{}, unstaging: map[string]bool{}, published: map[string]string{}, attached: map[string]string{}, unpublish: map[string]bool{}}
+	d := &Driver{running: map[string]*runningCall{}, staged: map[string]string{}, unstaging: map[staging]bool{}, published: map[string]string{}, attached: map[string]string{}, unpublish: map[string]bool{}}
 	d.setConfig(config)
 	return d
 }
@@ -193,6 +195,30 @@ func (d *Driver) Start(socket string) error {
 	if err := d.prepare(); err != nil {
 		return err
 	}
+	return d.listen(socket, "")
+}
+
+// StartNode serves the running driver on a further node, at a socket of its own. The nodes
+// share the volumes. A volume is attached to one node at a time, whatever its access mode: to
+// attach it to another one is a broken rule (see [Driver.Violations]). The socket's life is
+// that of the driver, and the next start does not know the node. It fails if the driver is not
+// running.
+func (d *Driver) StartNode(id, socket string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.servers) == 0 || d.knows(id) {
+		return fmt.Errorf("the driver is not running, or has node %q already", id)
+	}
+	return d.listen(socket, id)
+}
+
+// knows is called with the lock held.
+func (d *Driver) knows(node string) bool {
+	return node == d.config.NodeID || slices.ContainsFunc(d.servers, func(s *server) bool { return s.node == node })
+}
+
+// listen is called with the lock held.
+func (d *Driver) listen(socket, node string) error {
 	if info, err := os.Lstat(socket); err == nil && info.Mode().Type() == fs.ModeSocket {
 		if err := os.Remove(socket); err != nil {
 			return err
@@ -203,7 +229,7 @@ func (d *Driver) Start(socket string) error {
 		return err
 	}
 	listener.SetUnlinkOnClose(false) // a killed process leaves its socket
-	d.serve(listener, socket)
+	d.serve(listener, socket, node)
 	return nil
 }
 
@@ -216,28 +242,28 @@ func (d *Driver) Serve(listener net.Listener) error {
 	if err := d.prepare(); err != nil {
 		return err
 	}
-	d.serve(listener, "")
+	d.serve(listener, "", "")
 	return nil
 }
 
 // prepare is called with the lock held.
 func (d *Driver) prepare() error {
-	if d.server != nil {
-		return fmt.Errorf("the driver is running already, on %q", d.server.socket)
+	if len(d.servers) > 0 {
+		return fmt.Errorf("the driver is running already, on %q", d.servers[0].socket)
 	}
 	return os.MkdirAll(d.config.Dir, 0o750)
 }
 
 // serve is called with the lock held. An empty socket has no file.
-func (d *Driver) serve(listener net.Listener, socket string) {
-	s := &server{socket: socket, ended: make(chan struct{}), dead: make(chan struct{})}
+func (d *Driver) serve(listener net.Listener, socket, id string) {
+	s := &server{socket: socket, node: id, ended: make(chan struct{}), dead: make(chan struct{})}
 	s.grpc = grpc.NewServer(grpc.UnaryInterceptor(d.intercept(s)))
 	csi.RegisterIdentityServer(s.grpc, identity{d: d})
-	csi.RegisterNodeServer(s.grpc, node{d: d})
+	csi.RegisterNodeServer(s.grpc, node{d: d, id: id})
 	if d.config.Capabilities.Controller || d.config.Capabilities.Attach {
 		csi.RegisterControllerServer(s.grpc, controller{d: d})
 	}
-	d.server = s
+	d.servers = append(d.servers, s)
 	go func() {
 		defer close(s.ended)
 		_ = s.grpc.Serve(listener) // its only errors are those of the end
@@ -248,19 +274,26 @@ func (d *Driver) serve(listener net.Listener, socket string) {
 // without an answer, and the socket's file stays. A hook of [Fault] may call it. It
 // does nothing if the driver is not running.
 func (d *Driver) Kill() {
-	if s := d.takeServer(); s != nil {
+	servers := d.takeServers()
+	for _, s := range servers {
 		close(s.dead)
+	}
+	for _, s := range servers {
 		s.grpc.Stop()
 	}
 }
 
-// Stop lets the calls under way end, and removes the socket. It does nothing if the
+// Stop lets the calls under way end, and removes the sockets. It does nothing if the
 // driver is not running. It may wait for as long as a call hangs.
 func (d *Driver) Stop() error {
-	s := d.takeServer()
-	if s == nil {
-		return nil
+	var errs []error
+	for _, s := range d.takeServers() {
+		errs = append(errs, s.stop())
 	}
+	return errors.Join(errs...)
+}
+
+func (s *server) stop() error {
 	s.grpc.GracefulStop()
 	close(s.dead)
 	<-s.ended
@@ -273,12 +306,12 @@ func (d *Driver) Stop() error {
 	return nil
 }
 
-func (d *Driver) takeServer() *server {
+func (d *Driver) takeServers() []*server {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s := d.server
-	d.server = nil
-	return s
+	servers := d.servers
+	d.servers = nil
+	return servers
 }
 
 // Settle waits for work that goes on after its call was answered.

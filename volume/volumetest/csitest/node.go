@@ -1,6 +1,7 @@
 package csitest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -21,7 +22,15 @@ import (
 
 type node struct {
 	csi.UnimplementedNodeServer
-	d *Driver
+	d  *Driver
+	id string // empty: Config.NodeID
+}
+
+// config is the driver's, on this node.
+func (n node) config() Config {
+	c := n.d.Config()
+	c.NodeID = cmp.Or(n.id, c.NodeID)
+	return c
 }
 
 // place is one staging or publishing of a volume.
@@ -87,7 +96,7 @@ func checkCapability(v *stored, c *csi.VolumeCapability, can Capabilities) error
 }
 
 func (n node) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
-	c := n.d.Config()
+	c := n.config()
 	if !c.Capabilities.Stage {
 		return nil, status.Error(codes.Unimplemented, "volumes are not staged here")
 	}
@@ -186,7 +195,7 @@ func giveTo(dir, group string) error {
 }
 
 func (n node) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
-	c := n.d.Config()
+	c := n.config()
 	if r.VolumeId == "" || r.StagingTargetPath == "" {
 		return nil, status.Error(codes.InvalidArgument, "volume_id or staging_target_path is missing")
 	}
@@ -196,6 +205,9 @@ func (n node) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeReq
 	if err := unmountAll(ctx, c.Mounter, r.StagingTargetPath); err != nil {
 		return nil, err
 	}
+	if at, staged := n.d.Staged()[r.VolumeId]; staged && at != r.StagingTargetPath {
+		return &csi.NodeUnstageVolumeResponse{}, nil // another node has it by now
+	}
 	if err := detachBelow(c.dirOf(r.VolumeId)); err != nil {
 		return nil, internal(err)
 	}
@@ -204,7 +216,7 @@ func (n node) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeReq
 }
 
 func (n node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
-	c := n.d.Config()
+	c := n.config()
 	p, err := n.place(c, r.VolumeId, r.VolumeContext, r.TargetPath, r.VolumeCapability)
 	if err != nil {
 		return nil, err
@@ -290,7 +302,7 @@ func makeTarget(p *place) error {
 }
 
 func (n node) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
-	c := n.d.Config()
+	c := n.config()
 	if r.VolumeId == "" || r.TargetPath == "" {
 		return nil, status.Error(codes.InvalidArgument, "volume_id or target_path is missing")
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 func (n node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
-	c := n.d.Config()
+	c := n.config()
 	response := &csi.NodeGetInfoResponse{NodeId: c.NodeID, MaxVolumesPerNode: c.MaxVolumesPerNode}
 	if len(c.Topology) > 0 {
 		response.AccessibleTopology = &csi.Topology{Segments: c.Topology}
