@@ -15,10 +15,10 @@
 //
 // The server authorizes as clusters do, by node and by RBAC, and restricts nodes
 // to what concerns them (NodeRestriction). [Server.Kubeconfig] makes any user.
-// Neither controllers nor a scheduler run: namespaces have no service account,
-// whose admission is off, a deleted namespace stays, dependents of deleted objects
-// stay, and claims are bound by what the test starts. Tests share a server only
-// within one Run.
+// Neither controllers nor a scheduler run without [Config.Controllers]: namespaces have
+// no service account, whose admission is off, a deleted namespace stays, dependents of
+// deleted objects stay, and claims are bound by what the test starts. Tests share a
+// server only within one Run.
 //
 // envtest itself is not used: it leaves its processes behind when a test is
 // killed, and who requires it has it decide his controller-runtime's version.

@@ -16,6 +16,10 @@ type Config struct {
 	// for the same thing the last one counts. "--authorization-mode=AlwaysAllow"
 	// turns authorization off.
 	Flags []string
+	// Controllers says whether kube-controller-manager and kube-scheduler run, too.
+	// ManagerFlags are added to those of the former, as Flags are.
+	Controllers  bool
+	ManagerFlags []string
 }
 
 // Run runs f with a server of its own, as the sub-test "apiserver", if
@@ -40,7 +44,8 @@ func launch(t *testing.T, assets string, config Config) *Server {
 		t.Fatal(err)
 	}
 	t.Cleanup(port.Release)
-	plane, err := kubecluster.New(kubecluster.Config{Assets: assets, Dir: t.TempDir(), Port: port.Number, Flags: config.Flags})
+	plane, err := kubecluster.New(kubecluster.Config{Assets: assets, Dir: t.TempDir(), Port: port.Number, Flags: config.Flags,
+		Controllers: config.Controllers, ManagerFlags: config.ManagerFlags})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,6 +36,8 @@ type Config struct {
 	Flags []string
 	// Controllers says whether kube-controller-manager and kube-scheduler run.
 	Controllers bool
+	// ManagerFlags are added to those of kube-controller-manager, as Flags are.
+	ManagerFlags []string
 }
 
 // ControlPlane is a cluster without nodes. Its methods must not be called at the same

@@ -47,8 +47,8 @@ func (c *Config) kubeAPIServer() *Process {
 func (c *Config) controllers() []*Process {
 	common := []string{"--kubeconfig=controllers.kubeconfig", "--leader-elect=false", "--secure-port=0"}
 	return []*Process{
-		c.process("kube-controller-manager", append(common, "--root-ca-file=ca.crt", "--service-account-private-key-file=accounts.key",
-			"--allocate-node-cidrs=false", "--flex-volume-plugin-dir=flexvolume")...),
+		c.process("kube-controller-manager", slices.Concat(common, []string{"--root-ca-file=ca.crt", "--service-account-private-key-file=accounts.key",
+			"--allocate-node-cidrs=false", "--flex-volume-plugin-dir=flexvolume"}, c.ManagerFlags)...),
 		c.process("kube-scheduler", common...),
 	}
 }
