@@ -107,8 +107,8 @@ func unsupportedType(sourceType string) (reason, replacement string) {
 		return "its claim, which a controller makes, is no storage by itself", "resolve it to its PersistentVolume first, as the volume manager does"
 	case "persistentVolumeClaim":
 		return "a claim is no storage by itself", "resolve it to its PersistentVolume first, as the volume manager does"
-	case "iscsi", "fc":
-		return "block storage is not attached by this version", useCSIOrOwn
+	case "fc":
+		return "disks of Fibre Channel are not attached by this version", useCSIOrOwn
 	case "podCertificate":
 		return "no signer issues pod certificates to this node", "use a secret, or a projected serviceAccountToken"
 	}

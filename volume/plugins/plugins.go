@@ -9,6 +9,7 @@ import (
 	"github.com/podvol/podvol/volume/plugins/downwardapi"
 	"github.com/podvol/podvol/volume/plugins/emptydir"
 	"github.com/podvol/podvol/volume/plugins/hostpath"
+	"github.com/podvol/podvol/volume/plugins/iscsi"
 	"github.com/podvol/podvol/volume/plugins/local"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 	"github.com/podvol/podvol/volume/plugins/projected"
@@ -28,6 +29,7 @@ func All(replacements ...volume.VolumePlugin) []volume.VolumePlugin {
 		downwardapi.New(downwardapi.Config{}),
 		emptydir.New(),
 		hostpath.New(hostpath.Config{}),
+		iscsi.New(iscsi.Config{}),
 		local.New(local.Config{}),
 		nfs.New(nfs.Config{}),
 		projected.New(projected.Config{}),

@@ -30,6 +30,7 @@ func TestAllFitTogether(t *testing.T) {
 		"kubernetes.io/downward-api": {inline(v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{}})},
 		"kubernetes.io/empty-dir":    {inline(v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}})},
 		"kubernetes.io/host-path":    {inline(v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{}}), persistent(v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{}})},
+		"kubernetes.io/iscsi":        {inline(v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{}}), persistent(v1.PersistentVolumeSource{ISCSI: &v1.ISCSIPersistentVolumeSource{}})},
 		"kubernetes.io/local-volume": {persistent(v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{}})},
 		"kubernetes.io/nfs":          {inline(v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}), persistent(v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{}})},
 		"kubernetes.io/projected":    {inline(v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{}})},

@@ -21,6 +21,7 @@ import (
 	"github.com/podvol/podvol/volume/csitranslation"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins"
+	"github.com/podvol/podvol/volume/plugins/iscsi"
 	"github.com/podvol/podvol/volume/validation"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -65,12 +66,16 @@ func fates() []fate {
 		{of: reflect.TypeFor[v1.EnvVarSource](), done: "fieldRef resourceFieldRef configMapKeyRef secretKeyRef", refused: "fileKeyRef"},
 
 		{of: reflect.TypeFor[v1.VolumeSource](),
-			done:       "hostPath emptyDir secret nfs persistentVolumeClaim downwardAPI configMap projected ephemeral",
-			refused:    "gitRepo iscsi glusterfs rbd flexVolume cephfs flocker fc quobyte photonPersistentDisk scaleIO storageos csi image",
+			done:       "hostPath emptyDir secret nfs iscsi persistentVolumeClaim downwardAPI configMap projected ephemeral",
+			refused:    "gitRepo glusterfs rbd flexVolume cephfs flocker fc quobyte photonPersistentDisk scaleIO storageos csi image",
 			translated: "gcePersistentDisk awsElasticBlockStore cinder azureFile vsphereVolume azureDisk portworxVolume"},
 		{of: reflect.TypeFor[v1.EmptyDirVolumeSource](), done: "medium mode", noted: "sizeLimit"},
 		{of: reflect.TypeFor[v1.HostPathVolumeSource](), done: "path type"},
 		{of: reflect.TypeFor[v1.NFSVolumeSource](), done: "server path readOnly"},
+		{of: reflect.TypeFor[v1.ISCSIVolumeSource](),
+			done: "targetPortal portals iqn lun iscsiInterface fsType readOnly chapAuthSession secretRef initiatorName", noted: "chapAuthDiscovery"},
+		{of: reflect.TypeFor[v1.ISCSIPersistentVolumeSource](),
+			done: "targetPortal portals iqn lun iscsiInterface fsType readOnly chapAuthSession secretRef initiatorName", noted: "chapAuthDiscovery"},
 		{of: reflect.TypeFor[v1.SecretVolumeSource](), done: "secretName items defaultMode optional defaultUser"},
 		{of: reflect.TypeFor[v1.ConfigMapVolumeSource](), done: "name items defaultMode optional defaultUser"},
 		{of: reflect.TypeFor[v1.KeyToPath](), done: "key path mode user"},
@@ -92,8 +97,8 @@ func fates() []fate {
 
 		{of: reflect.TypeFor[v1.PersistentVolumeSpec](),
 			done: "capacity accessModes claimRef persistentVolumeReclaimPolicy storageClassName mountOptions volumeMode nodeAffinity volumeAttributesClassName " +
-				"hostPath nfs local",
-			refused:    "glusterfs rbd iscsi cephfs fc flocker flexVolume quobyte photonPersistentDisk scaleIO storageos csi",
+				"hostPath nfs iscsi local",
+			refused:    "glusterfs rbd cephfs fc flocker flexVolume quobyte photonPersistentDisk scaleIO storageos csi",
 			translated: "gcePersistentDisk awsElasticBlockStore cinder azureFile vsphereVolume azureDisk portworxVolume"},
 		{of: reflect.TypeFor[v1.LocalVolumeSource](), done: "path fsType"},
 		{of: reflect.TypeFor[v1.PersistentVolumeClaimSpec](),
@@ -207,7 +212,9 @@ func setText(of reflect.Value, field, text string) {
 // What is listed as refused is, and what is listed as done is not.
 func TestWhatIsRefused(t *testing.T) {
 	w := newWorld(t)
-	w.plugins = func() []volume.VolumePlugin { return plugins.All() }
+	// No program of this machine logs in to the targets of the rules.
+	noTools := iscsi.Config{ToolDirs: []string{t.TempDir()}}
+	w.plugins = func() []volume.VolumePlugin { return plugins.All(iscsi.New(noTools)) }
 	manager, _ := w.start()
 	for _, f := range fates() {
 		try := w.refusalOf(manager, f.of)

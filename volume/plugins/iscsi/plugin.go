@@ -1,0 +1,204 @@
+// Package iscsi gives pods the disks of iSCSI targets: plugin kubernetes.io/iscsi.
+//
+//   - A node logs in to the volume's target when the first pod needs the disk, by open-iscsi
+//     (iscsid and iscsiadm, which the node must have), and logs out after the last. Disks of
+//     one target share a session.
+//   - A disk gets a file system if it is proven blank, which is mounted once on the node and
+//     bound into the pods'. With volumeMode Block pods get the disk itself.
+//   - Every portal of the volume is a path to the disk. Of several paths the dm-multipath
+//     device is used, where multipathd has made one.
+//   - Directories and records are the kubelet's, so that it can take a node over, and podvol
+//     from it.
+//   - The disk's identity (its WWID or serial number, and the size) is in the record. While
+//     the volume is staged, another disk under its LUN is refused.
+//   - In a cluster, a volume waits until the attach/detach controller has given it to this
+//     node, as with the kubelet. That controller has nothing else to do.
+//   - There is no discovery, so that chapAuthDiscovery needs nothing: a volume names its
+//     target and portals. With chapAuthSession the volume's secret is read at each login.
+package iscsi
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/format"
+	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/util/keylock"
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fsgroup"
+	"github.com/podvol/podvol/volume/internal/pluginbase"
+	"github.com/podvol/podvol/volume/meter"
+	"github.com/podvol/podvol/volume/plugins/iscsi/internal/openiscsi"
+	"github.com/podvol/podvol/volume/volumesource"
+)
+
+// PluginName is the plugin's name.
+const PluginName = "kubernetes.io/iscsi"
+
+// Config configures the plugin. Its zero value is what nodes need.
+type Config struct {
+	// ToolDirs is where iscsiadm, multipath and multipathd are looked for; nil means PATH and
+	// then /usr/sbin, /sbin, /usr/bin, /bin.
+	ToolDirs []string
+	// Logger takes what no pod is told of, such as a portal that does not answer while
+	// another one does; nil drops it.
+	Logger *slog.Logger
+}
+
+// New returns the plugin.
+func New(config Config) volume.VolumePlugin {
+	return newPlugin(openiscsi.New(openiscsi.Config{ToolDirs: config.ToolDirs, Logger: config.Logger}), nil)
+}
+
+// initiator is the node's iSCSI initiator.
+type initiator interface {
+	Login(ctx context.Context, lun openiscsi.LUN, chap *openiscsi.CHAP) (openiscsi.Device, error)
+	Find(ctx context.Context, lun openiscsi.LUN) (openiscsi.Device, error)
+	Rescan(ctx context.Context, lun openiscsi.LUN) (openiscsi.Device, error)
+	Logout(ctx context.Context, lun openiscsi.LUN) error
+}
+
+// formatter makes, mounts and grows file systems.
+type formatter interface {
+	FormatAndMount(ctx context.Context, r format.Request) (format.Result, error)
+	Resize(ctx context.Context, device, mountPoint string) (grown bool, err error)
+}
+
+// newPlugin returns the plugin with other hands; formats nil: this node's.
+func newPlugin(hands initiator, formats formatter) *plugin {
+	return &plugin{initiator: hands, formats: formats, Kind: pluginbase.Kind[source]{
+		Name: PluginName, Field: "iscsi", Inline: fromInline, Persistent: fromPersistent,
+	}}
+}
+
+type plugin struct {
+	pluginbase.Kind[source]
+	initiator initiator
+	meter     meter.Meter
+	owner     fsgroup.Setter
+	// targets are those that are being logged in to, or out of.
+	targets keylock.Map[string]
+
+	formatting sync.Once
+	formats    formatter // of formatter
+}
+
+var (
+	_ volume.PersistentVolumePlugin     = (*plugin)(nil)
+	_ volume.MountOptionVolumePlugin    = (*plugin)(nil)
+	_ volume.AttachableVolumePlugin     = (*plugin)(nil)
+	_ volume.BlockVolumePlugin          = (*plugin)(nil)
+	_ volume.NodeExpandableVolumePlugin = (*plugin)(nil)
+	_ volume.SpecAttacher               = (*plugin)(nil)
+	_ volumesource.Describer            = (*plugin)(nil)
+)
+
+// GetVolumeName returns portal, target and LUN, as the kubelet and the attach/detach
+// controller of a cluster name the volume.
+func (p *plugin) GetVolumeName(spec *volume.Spec) (string, error) {
+	s, err := p.checked(spec)
+	if err != nil {
+		return "", err
+	}
+	return s.volumeName(), nil
+}
+
+// DescribeSource returns the same.
+func (p *plugin) DescribeSource(spec *volume.Spec) string {
+	s, err := p.checked(spec)
+	if err != nil {
+		return ""
+	}
+	return s.volumeName()
+}
+
+func (p *plugin) GetAccessModes() []v1.PersistentVolumeAccessMode {
+	return []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce, v1.ReadOnlyMany}
+}
+
+func (p *plugin) SupportsMountOption() bool { return true }
+
+func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
+	return p.Mounter(spec, pod, func(pv volume.PodVolume, _ *source) (volume.Mounter, error) {
+		if err := pluginbase.CheckFilesystem(spec, "iscsi"); err != nil {
+			return nil, err
+		}
+		s, err := p.checked(spec)
+		if err != nil {
+			return nil, err
+		}
+		return &mounter{bound: bound{pv, p}, source: s, namespace: pod.Namespace}, nil
+	})
+}
+
+func (p *plugin) NewUnmounter(volumeName string, podUID types.UID) (volume.Unmounter, error) {
+	pv, err := volume.NewUnmountedPodVolume(p.Host, PluginName, volumeName, podUID)
+	if err != nil {
+		return nil, err
+	}
+	return &unmounter{bound{pv, p}}, nil
+}
+
+// ConstructVolumeSpec finds the mount of the device that is bound at volumePath, and reads
+// the names of portal, target and LUN from its path. It is never complete: further portals,
+// options and secrets are not to be seen.
+func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath string) (volume.ReconstructedVolume, error) {
+	pv := &v1.PersistentVolume{}
+	pv.Name = volumeName
+	pv.Spec.VolumeMode = new(v1.PersistentVolumeFilesystem)
+	pv.Spec.ISCSI = &v1.ISCSIPersistentVolumeSource{}
+	at, readOnly, err := p.deviceMountOf(volumePath)
+	if err != nil {
+		return volume.ReconstructedVolume{}, err
+	}
+	if of, ok := parsePath(at); ok {
+		pv.Spec.ISCSI = of.spec(volumeName)
+	}
+	return volume.ReconstructedVolume{Spec: volume.NewSpecFromPersistentVolume(pv, readOnly)}, nil
+}
+
+// deviceMountOf returns where the device is mounted that is bound at dir; empty: it is not
+// known.
+func (p *plugin) deviceMountOf(dir string) (path string, readOnly bool, err error) {
+	mounts := table.Of(p.Host.GetMounter())
+	bind, mounted, err := mounts.At(dir)
+	if err != nil || !mounted {
+		return "", false, err
+	}
+	all, err := mounts.ByDevice(bind.Device)
+	for _, e := range all {
+		if e.Root == bind.Root && strings.HasPrefix(e.Target, filepath.Join(p.Host.GetPluginDir(PluginName), "iface-")) {
+			path = e.Target
+		}
+	}
+	return path, bind.ReadOnly(), err
+}
+
+func (p *plugin) formatter() formatter {
+	p.formatting.Do(func() {
+		if p.formats == nil {
+			p.formats = format.New(format.Config{Mounter: p.Host.GetMounter()})
+		}
+	})
+	return p.formats
+}
+
+func failed(op, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &volume.Error{Op: op, Plugin: PluginName, Volume: name, Err: err}
+}
+
+// mountRequest is the mount of the disk.
+func (s *source) mountRequest(device, path string, options []string) mount.Request {
+	return mount.Request{Source: device, Target: path, FSType: cmp.Or(s.FSType, format.DefaultFSType), Options: options}
+}

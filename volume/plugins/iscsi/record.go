@@ -1,0 +1,123 @@
+package iscsi
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/durable"
+	"github.com/podvol/podvol/util/retry"
+	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/plugins/iscsi/internal/openiscsi"
+)
+
+// recordName is the kubelet's file in the directory of a device, below its mount.
+const recordName = "iscsi.json"
+
+// record is the kubelet's iscsiDisk as it is on disk, with the fields that are podvol's. The
+// kubelet ignores those. It has no secrets.
+type record struct {
+	VolName, Iqn, Iface, Lun, InitIface, InitiatorName string
+	Portals                                            []string
+
+	// ID and Size are the disk's, once it was found.
+	ID   string `json:"podvolDisk,omitempty"`
+	Size int64  `json:"podvolSize,omitempty"`
+}
+
+func (s *source) record(volumeName string) record {
+	return record{
+		VolName: volumeName, Iqn: s.IQN, Iface: s.face, Lun: strconv.Itoa(int(s.Lun)), InitIface: s.base,
+		InitiatorName: s.lun.Interface.InitiatorName, Portals: s.portals,
+	}
+}
+
+// lunOf returns the LUN of a record, with the checks of a manifest's.
+func (r *record) lunOf() (openiscsi.LUN, error) {
+	number, err := strconv.ParseUint(r.Lun, 10, 8)
+	lun := openiscsi.LUN{IQN: r.Iqn, Number: int(number), Interface: openiscsi.Interface{Name: r.Iface, InitiatorName: r.InitiatorName}}
+	if r.InitiatorName != "" {
+		lun.Interface.Base = r.InitIface
+	}
+	for _, given := range r.Portals {
+		_, portal, bad := parsePortal(given)
+		err = errors.Join(err, bad)
+		lun.Portals = append(lun.Portals, portal)
+	}
+	err = errors.Join(err, checkIQN("Iqn", r.Iqn))
+	if r.InitiatorName != "" {
+		err = errors.Join(err, checkIQN("InitiatorName", r.InitiatorName))
+	}
+	if err == nil && (len(lun.Portals) == 0 || !ownInterfaceName.MatchString(r.Iface)) {
+		err = errors.New("it names no portal or no interface")
+	}
+	return lun, err
+}
+
+// readRecord reads the record of a device. Without one, where a crash or the kubelet left
+// none, it has what the device's path says. ok is false if that is no device's path.
+func readRecord(file, device string) (r record, ok bool, err error) {
+	b, err := os.ReadFile(file)
+	if err == nil {
+		if err := json.Unmarshal(b, &r); err != nil {
+			return r, false, fmt.Errorf("%s is no record of a device: %w", file, err)
+		}
+		return r, true, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrInvalid) {
+		return r, false, err
+	}
+	of, ok := parsePath(device)
+	return record{Iqn: of.iqn, Iface: of.face, Lun: strconv.Itoa(of.lun), InitIface: of.face, Portals: []string{of.portal}}, ok, nil
+}
+
+func (r *record) write(file string) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	// Another volume that goes may remove the directory as long as that is empty.
+	return retry.Patiently(unix.ENOENT, func() error {
+		if _, err := podmount.MakeDir(filepath.Dir(file), 0o750); err != nil {
+			return err
+		}
+		return durable.WriteFile(file, append(b, '\n'), 0o600)
+	})
+}
+
+// blockRecord is the file of a block volume. It is beside the directory of the pods' binds,
+// which holds nothing else.
+func blockRecord(mapPath string) string { return mapPath + "." + recordName }
+
+// isStagedElsewhere reports whether the LUN is staged at another place than that of file, its
+// record: as another volume, or as a block device.
+func (p *plugin) isStagedElsewhere(iqn, lun, file string) (bool, error) {
+	suffix := "-" + iqn + "-lun-" + lun
+	for _, pattern := range []string{"iface-*", "volumeDevices/iface-*"} {
+		dirs, err := filepath.Glob(filepath.Join(p.Host.GetPluginDir(PluginName), pattern))
+		if err != nil {
+			return false, err
+		}
+		for _, dir := range dirs {
+			all, err := os.ReadDir(dir)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return false, err
+			}
+			for _, e := range all {
+				at := filepath.Join(dir, e.Name())
+				name := strings.TrimSuffix(e.Name(), "."+recordName)
+				if strings.HasSuffix(name, suffix) && at != file && at != filepath.Dir(file) && blockRecord(at) != file {
+					return true, nil
+				}
+			}
+		}
+	}
+	return false, nil
+}
