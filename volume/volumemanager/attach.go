@@ -131,8 +131,9 @@ func (p *publisher) awaits(s *podVolume) *AttachmentError {
 // the volume is not attached, it is asked again after a pause. The caller holds the lock.
 func (r *reconciler) finishWaiting(s *podVolume, generation int, missing *AttachmentError) {
 	s.err = nil
+	waits := r.status.awaits(s) != nil // the reports may have come meanwhile
 	plugin, _ := r.status.plugins.FindPluginByName(s.describe().Plugin)
-	if _, checked := volume.AsAttachmentChecker(plugin); checked && !missing.Attached && s.generation == generation {
+	if _, checked := volume.AsAttachmentChecker(plugin); checked && waits && !missing.Attached && s.generation == generation {
 		s.retryAt = time.Now().Add(s.backoff.Fail(work.OperationPause, missing))
 	} else {
 		s.backoff.Reset()
@@ -140,7 +141,7 @@ func (r *reconciler) finishWaiting(s *podVolume, generation int, missing *Attach
 	if s.state != StateMounted {
 		s.enter(StatePending, time.Now())
 	}
-	if r.status.awaits(s) != nil {
+	if waits {
 		s.awaited = generation
 	}
 	r.status.publish(s)

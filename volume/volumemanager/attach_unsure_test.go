@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/podvol/podvol/util/fault"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -195,6 +196,28 @@ func TestNodeWithoutRoom(t *testing.T) {
 		n.attach("a")
 		if err := manager.WaitForMounted(t.Context(), pod.UID); err != nil || time.Since(began) > 0 {
 			t.Errorf("mounted after %s: %v", time.Since(began), err)
+		}
+		mustTearDown(t, manager, pod)
+		w.assertNoDevices()
+	})
+}
+
+// The report that a volume is attached may come while its plugin is asked why it is not.
+func TestAttachedWhileThePluginIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		d := &disk{t: t}
+		w.plugins = besides(checkedDisk{attachableDisk{d}, new(atomic.Pointer[error])})
+		manager, stop := w.start()
+		defer stop()
+		n := &node{manager: manager}
+		pod := diskPod("web", "a")
+		declare(t, manager, pod)
+		var attached time.Time
+		d.calls.Inject(fault.Fault[diskCall]{Match: func(c diskCall) bool { return c.Op == "CheckAttachment" }, Nth: 1, Hook: func() { n.attach("a"); attached = time.Now() }})
+		n.report()
+		if err := manager.WaitForMounted(t.Context(), pod.UID); err != nil || time.Since(attached) > 0 {
+			t.Errorf("mounted %s after it was attached, %v", time.Since(attached), err)
 		}
 		mustTearDown(t, manager, pod)
 		w.assertNoDevices()
