@@ -14,4 +14,7 @@
 //   - Programs of one machine that attach the same volume tell each other so
 //     ([Config].SharedDir). The last one detaches it.
 //   - One call is in flight for a volume, and delays no other volume.
+//
+// Without a cluster CSI drivers attach by the plugin of controller.ForNode, which is the manager's
+// plugin, too. In a cluster their external-attachers do, by attachdetach.ByObject.
 package selfattach
