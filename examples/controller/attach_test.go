@@ -36,16 +36,7 @@ func TestDisksMoveOnARealAPIServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		grant(t, admin, "testdata/attach-detach.yaml")
-		identity := s.Kubeconfig(t, "system:serviceaccount:kube-system:podvol-attach-detach", "system:serviceaccounts", "system:serviceaccounts:kube-system")
-		kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-		if err := os.WriteFile(kubeconfig, identity, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		start := func() *process {
-			return startProcess(t, t.TempDir(), "--kubeconfig="+kubeconfig, "--mode="+modeAttach, "--bind-address=",
-				"--leader-elect-lease-duration=5s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=1s")
-		}
+		start := attaching(t, s, admin)
 		d := &disks{t: t, admin: admin, held: make(map[string]string)}
 		d.beAttacher()
 		for _, node := range []string{"one", "two"} {
@@ -70,6 +61,24 @@ func TestDisksMoveOnARealAPIServer(t *testing.T) {
 		d.deletePods("two", n)
 		until(t, "nothing is attached", func() bool { return d.attached() == 0 && len(d.listed("two")) == 0 })
 	})
+}
+
+// attacher is the user as whom the mode attach-detach runs.
+const attacher = "system:serviceaccount:kube-system:podvol-attach-detach"
+
+// attaching grants the rights of the mode's manifest, and returns what starts a process with
+// them.
+func attaching(t *testing.T, s *apiserver.Server, admin kubernetes.Interface) (start func() *process) {
+	t.Helper()
+	grant(t, admin, "testdata/attach-detach.yaml")
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(kubeconfig, s.Kubeconfig(t, attacher, "system:serviceaccounts", "system:serviceaccounts:kube-system"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return func() *process {
+		return startProcess(t, t.TempDir(), "--kubeconfig="+kubeconfig, "--mode="+modeAttach, "--bind-address=",
+			"--leader-elect-lease-duration=5s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=1s")
+	}
 }
 
 // disks are those of a driver, which knows who has them.

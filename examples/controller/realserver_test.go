@@ -150,13 +150,18 @@ func startProcess(t *testing.T, share string, args ...string) *process {
 // until asks until it is so: the processes tell nobody.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
+	within(t, 2*time.Minute, what, is)
+}
+
+func within(t *testing.T, limit time.Duration, what string, is func() bool) {
+	t.Helper()
 	again := time.NewTicker(50 * time.Millisecond)
 	defer again.Stop()
-	for late := time.After(2 * time.Minute); !is(); {
+	for late := time.After(limit); !is(); {
 		select {
 		case <-again.C:
 		case <-late:
-			t.Fatalf("not within two minutes: %s", what)
+			t.Fatalf("not within %s: %s", limit, what)
 		}
 	}
 }
