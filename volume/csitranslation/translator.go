@@ -3,14 +3,15 @@
 // awsElasticBlockStore, azureDisk, azureFile, cinder, gcePersistentDisk, vsphereVolume, and
 // portworxVolume if that is asked for.
 //
-// A [Translator] is given to the node's manager, to the attach/detach controller and to the
-// persistentvolume controller, which then treat such a volume, inline or a PersistentVolume, as
-// the driver's:
+// A [Translator] is given to the node's manager, which then treats such a volume, inline or a
+// PersistentVolume, as the driver's:
 //
 //	volumemanager.Config{Plugins: append(plugins.All(), csiPlugin), Translator: csitranslation.New(csitranslation.Config{})}
 //
 // The API's objects stay as they are. A node tells the cluster which plugins it translates
-// ([Translator.MigratedPlugins], clusterhost.CSINodeConfig).
+// ([Translator.MigratedPlugins], clusterhost.CSINodeConfig): kube-controller-manager and the
+// drivers' sidecars then attach such volumes, and make and delete them. podvol's own controllers,
+// packages attachdetach and persistentvolume, translate nothing.
 //
 // Names and zones become parts of the handle that the driver gets. Those that would lead
 // elsewhere are refused, which the tables alone do not do.
@@ -35,13 +36,13 @@ type Config struct {
 	Portworx bool
 }
 
-// Translator is a [volume.ProvisionTranslator]. It is never changed.
+// Translator is a [volume.Translator], and translates storage classes, too. It is never changed.
 type Translator struct {
 	tables   lib.CSITranslator
 	portworx bool
 }
 
-var _ volume.ProvisionTranslator = (*Translator)(nil)
+var _ volume.Translator = (*Translator)(nil)
 
 // New returns a translator.
 func New(config Config) *Translator {
@@ -62,7 +63,8 @@ func (t *Translator) MigratedPlugins() []string {
 	return names
 }
 
-// MigratedTo implements [volume.ProvisionTranslator].
+// MigratedTo returns the name of the CSI driver that has taken over the in-tree plugin of a
+// name; empty: none has, or it is not translated.
 func (t *Translator) MigratedTo(plugin string) string {
 	if !slices.Contains(t.MigratedPlugins(), plugin) {
 		return ""
@@ -132,7 +134,8 @@ func (t *Translator) translateInline(v *v1.Volume, podNamespace string) (*v1.Per
 	return pv, err
 }
 
-// TranslateClass implements [volume.ProvisionTranslator].
+// TranslateClass returns the class with the driver's provisioner, parameters and topology. The
+// error is a *[volume.InvalidSpecError].
 func (t *Translator) TranslateClass(class *storagev1.StorageClass) (*storagev1.StorageClass, error) {
 	driver := t.MigratedTo(class.Provisioner)
 	if driver == "" {
@@ -149,7 +152,8 @@ func (t *Translator) TranslateClass(class *storagev1.StorageClass) (*storagev1.S
 	return translated, nil
 }
 
-// TranslateBack implements [volume.ProvisionTranslator].
+// TranslateBack returns a volume that a driver has made for such a class with the in-tree source,
+// as the API keeps it. The error is a *[volume.InvalidSpecError].
 func (t *Translator) TranslateBack(pv *v1.PersistentVolume) (*v1.PersistentVolume, error) {
 	back, err := t.tables.TranslateCSIPVToInTree(pv)
 	if err != nil {
