@@ -151,9 +151,6 @@ func (b *blockVolume) publish(ctx context.Context, place string) error {
 	if r.VolumeCapability, err = w.capability(s); err != nil {
 		return err
 	}
-	if r.PublishContext, err = p.publishContext(ctx, w, b.GetStagingPath(), false); err != nil {
-		return err
-	}
 	secret, next, err := p.confide(ctx, w, b.pod, b.Name, r)
 	if err != nil {
 		return err
@@ -167,6 +164,9 @@ func (b *blockVolume) publish(ctx context.Context, place string) error {
 	there, err := p.disk.IsThere(place)
 	if err != nil {
 		return volume.NothingDone(err)
+	}
+	if r.PublishContext, err = stillAttached(ctx, p, d, w, nil, b.GetStagingPath(), false); err != nil {
+		return p.settle(err, !there, place, func() error { return b.removePublished(place) })
 	}
 	doubted := p.known.doubt(place, true)
 	err = p.drivers.Do(ctx, drivers.Call{Driver: d, Method: "NodePublishVolume", Volume: r.VolumeId, Secret: secret}, func(ctx context.Context, s *drivers.Session) error {

@@ -45,7 +45,9 @@ type Config struct {
 	Republish time.Duration
 	// StagedDir is a directory of this machine in which programs tell each other where they
 	// have staged the volumes of drivers: a volume that is staged below another root directory
-	// is refused then ([ErrStagedElsewhere]). It is made where it is missing (0700), and
+	// is refused then ([ErrStagedElsewhere]), and so is one that another program stages, unstages
+	// or detaches just now. What a program has left that died on the way counts only where
+	// something is mounted or written. It is made where it is missing (0700), and
 	// removed when it is empty. It should go with the mounts when the machine ends, as
 	// /run/podvol-csi does. Empty: the drivers' volumes are this program's alone.
 	StagedDir string
@@ -121,6 +123,7 @@ func New(c Config) (*Plugin, error) {
 // Init implements [volume.VolumePlugin].
 func (p *Plugin) Init(host volume.VolumeHost) error {
 	p.disk = disk{csivolume.Disk{Host: host}}
+	p.staged.IsMounted = p.disk.isMounted
 	return p.Kind.Init(host)
 }
 

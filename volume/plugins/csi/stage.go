@@ -2,8 +2,6 @@ package csi
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -15,6 +13,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/plugins/csi/internal/csivolume"
 	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/staged"
 )
 
 // CanDeviceMount is true for persistent file systems: whether their driver stages, only
@@ -111,61 +110,86 @@ func (p *Plugin) stage(ctx context.Context, w *volumeRequest, place, dataDir str
 	if r.VolumeCapability, err = w.capability(s); err != nil {
 		return err
 	}
-	if r.PublishContext, err = p.publishContext(ctx, w, place, true); err != nil {
-		return err
-	}
 	if stages {
 		if r.Secrets, err = csivolume.Secrets(ctx, p.Host, w.source.Stage, "NodeStageVolume"); err != nil {
 			return err
 		}
 	}
+	var op *staged.Op
 	if stages {
-		if err := p.enterStaged(d, w.source.Handle, place); err != nil {
+		if op, err = p.enterStaged(d, w.source.Handle, place); err != nil {
 			return err
 		}
+		defer op.End()
 	}
 	fresh, err := writeData(dataDir, data)
 	if err != nil {
 		return volume.NothingDone(err)
 	}
-	if err := p.disk.makePlace(place); err != nil || !stages {
+	if err := p.disk.makePlace(place); err != nil {
 		return volume.NothingDone(err)
+	}
+	undo := func() error {
+		p.leaveStaged(op, d, place)
+		p.known.detach(place)
+		return p.disk.removePlace(place, dataDir)
+	}
+	// What is there now keeps the volume attached, from here on.
+	if r.PublishContext, err = stillAttached(ctx, p, d, w, op, place, true); err != nil || !stages {
+		return p.settle(err, fresh, place, undo)
 	}
 	err = p.drivers.Do(ctx, drivers.Call{Driver: d, Method: "NodeStageVolume", Volume: r.VolumeId, Secret: csivolume.ValuesOf(r.Secrets)}, func(ctx context.Context, s *drivers.Session) error {
 		_, err := s.Node.NodeStageVolume(ctx, r)
 		return err
 	})
-	return p.settle(err, fresh, place, func() error {
-		p.leaveStaged(d, w.source.Handle, place)
-		p.known.detach(place)
-		return p.disk.removePlace(place, dataDir)
-	})
+	return p.settle(err, fresh, place, undo)
 }
 
-// stagedName is a volume of a driver among those of all drivers of this machine.
-func stagedName(d *drivers.Driver, handle string) string {
-	sum := sha256.Sum256([]byte(d.Name + "\x00" + handle + "\x00" + d.Socket))
-	return hex.EncodeToString(sum[:])
+// stillAttached returns the metadata of the volume's attachment. Detaching begins before it
+// looks for what is staged or published, and this looks for it once that is noted: so one of
+// the two sees the other. The caller has op in the table of all programs, or none.
+func stillAttached(ctx context.Context, p *Plugin, d *drivers.Driver, w *volumeRequest, op *staged.Op, place string, anew bool) (map[string]string, error) {
+	busy, err := staged.Table{Dir: p.disk.OpsDir()}.IsBusy(staged.Name(d.Name, w.source.Handle, ""))
+	if err == nil && !busy && op == nil {
+		busy, err = p.staged.IsBusy(staged.Name(d.Name, w.source.Handle, d.Socket))
+	}
+	if busy {
+		err = &volume.Failure{Cause: ErrNotAttached, Subject: w.source.Handle, What: fmt.Sprintf("volume %.128q of driver %s is being detached", w.source.Handle, d.Name)}
+	}
+	if err != nil {
+		return nil, volume.NothingDone(err)
+	}
+	return p.publishContext(ctx, w, place, anew)
 }
 
-// enterStaged notes where the volume is staged, unless it is staged elsewhere. A table that
-// cannot be written keeps no volume from its pod: it is there for other programs' sake.
-func (p *Plugin) enterStaged(d *drivers.Driver, handle, place string) error {
-	elsewhere, err := p.staged.Enter(stagedName(d, handle), place)
+// enterStaged begins to stage the volume, or to unstage it, and notes where, unless it is staged
+// elsewhere. A table that cannot be written keeps no volume from its pod: it is there for other
+// programs' sake.
+func (p *Plugin) enterStaged(d *drivers.Driver, handle, place string) (*staged.Op, error) {
+	op, err := p.staged.Begin(staged.Name(d.Name, handle, d.Socket))
+	if errors.Is(err, staged.ErrBusy) {
+		return nil, volume.NothingDone(&volume.Failure{Cause: ErrStagedElsewhere, Err: err, Subject: handle,
+			What: fmt.Sprintf("another program of this machine is staging, unstaging or detaching volume %.128q of driver %s", handle, d.Name)})
+	}
+	elsewhere := ""
+	if err == nil {
+		elsewhere, err = op.Enter(place)
+	}
 	if err != nil {
 		p.config.Logger.Debug("other programs cannot be told that a volume is staged", "driver", d.Name, "error", err)
 	}
 	if elsewhere == "" {
-		return nil
+		return op, nil
 	}
-	return volume.NothingDone(&volume.Failure{Cause: ErrStagedElsewhere, Subject: handle,
+	op.End()
+	return nil, volume.NothingDone(&volume.Failure{Cause: ErrStagedElsewhere, Subject: handle,
 		What: fmt.Sprintf("volume %.128q of driver %s is staged at %s, below another root directory, and a driver stages a volume at one place of a machine", handle, d.Name, elsewhere),
 		Next: "let all its pods use that root directory, or wait until it is not used there any more; if nothing uses that one any more, tear it down, or remove the directory if nothing is mounted there"})
 }
 
 // leaveStaged notes that the volume is not staged any more.
-func (p *Plugin) leaveStaged(d *drivers.Driver, handle, place string) {
-	if err := p.staged.Leave(stagedName(d, handle), place); err != nil {
+func (p *Plugin) leaveStaged(op *staged.Op, d *drivers.Driver, place string) {
+	if err := op.Leave(place); err != nil {
 		p.config.Logger.Debug("other programs cannot be told that a volume is unstaged", "driver", d.Name, "error", err)
 	}
 }
@@ -228,12 +252,19 @@ func (p *Plugin) unstage(ctx context.Context, place, dataDir string, key knownKe
 	if err != nil {
 		return err
 	}
+	var op *staged.Op
 	if s.Has(csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME) {
-		r := &csi.NodeUnstageVolumeRequest{VolumeId: data.VolumeHandle, StagingTargetPath: place}
-		err := p.drivers.Do(ctx, drivers.Call{Driver: d, Method: "NodeUnstageVolume", Volume: r.VolumeId}, func(ctx context.Context, s *drivers.Session) error {
-			_, err := s.Node.NodeUnstageVolume(ctx, r)
-			return err
-		})
+		op, err = p.enterStaged(d, data.VolumeHandle, place)
+		defer op.End()
+		if err == nil {
+			r := &csi.NodeUnstageVolumeRequest{VolumeId: data.VolumeHandle, StagingTargetPath: place}
+			err = p.drivers.Do(ctx, drivers.Call{Driver: d, Method: "NodeUnstageVolume", Volume: r.VolumeId}, func(ctx context.Context, s *drivers.Session) error {
+				_, err := s.Node.NodeUnstageVolume(ctx, r)
+				return err
+			})
+		} else if p.staged.IsClear(place) && !errors.Is(err, staged.ErrBusy) {
+			err = nil // the program that has it staged took it for not staged here
+		}
 		if err != nil {
 			return err
 		}
@@ -242,6 +273,6 @@ func (p *Plugin) unstage(ctx context.Context, place, dataDir string, key knownKe
 	if err := p.disk.removePlace(place, dataDir); err != nil {
 		return err
 	}
-	p.leaveStaged(d, data.VolumeHandle, place)
+	p.leaveStaged(op, d, place)
 	return nil
 }

@@ -125,7 +125,7 @@ func (o *Options) ForClaims(ctx context.Context, log io.Writer) ([]volume.Volume
 	if err != nil {
 		return nil, err
 	}
-	p, err := controller.New(controller.Config{Drivers: c.Drivers, RegistryDir: c.RegistryDir, Logger: c.Logger})
+	p, err := controller.New(controller.Config{Drivers: c.Drivers, RegistryDir: c.RegistryDir, StagedDir: c.StagedDir, Logger: c.Logger})
 	if err != nil {
 		return nil, o.usage("%w", err)
 	}

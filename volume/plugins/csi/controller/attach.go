@@ -2,15 +2,19 @@ package controller
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/csi/internal/csivolume"
 	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/staged"
 )
 
 const canAttach = csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME
@@ -55,6 +59,8 @@ func (p *Plugin) attach(ctx context.Context, spec *volume.Spec, node types.NodeN
 
 // DetachSpec implements [volume.SpecAttacher] by ControllerUnpublishVolume. While something
 // of the volume is left on this node the error matches [volume.ErrInUse], and no call is made.
+// Until the call has ended the node's plugin stages and publishes nothing of the volume, in
+// whichever process it is.
 func (p *Plugin) DetachSpec(ctx context.Context, spec *volume.Spec, node types.NodeName) error {
 	return csivolume.Failed("Detach", spec.Name(), p.detach(ctx, spec, node))
 }
@@ -73,16 +79,52 @@ func (p *Plugin) detach(ctx context.Context, spec *volume.Spec, node types.NodeN
 	}
 	var refused error
 	err = p.control(ctx, t.call("ControllerUnpublishVolume", r.Secrets), func(ctx context.Context, c *drivers.Controls) error {
-		if refused = volume.NothingDone(p.disk.CheckUnused(t.source)); refused != nil {
+		release, err := p.hold(t)
+		defer release()
+		if refused = volume.NothingDone(err); refused != nil {
 			return nil
 		}
-		_, err := c.ControllerUnpublishVolume(ctx, r)
+		_, err = c.ControllerUnpublishVolume(ctx, r)
 		return err
 	})
 	if refused != nil {
 		return refused
 	}
 	return err
+}
+
+// hold keeps a volume of which nothing is left on this node from being staged, until release.
+func (p *Plugin) hold(t *target) (release func(), err error) {
+	own, err := staged.Table{Dir: p.disk.OpsDir()}.Begin(staged.Name(t.source.Driver, t.source.Handle, ""))
+	if err != nil {
+		return func() {}, inUse(err)
+	}
+	all, err := staged.Table{Dir: p.stagedDir, IsMounted: p.isMounted}.Begin(staged.Name(t.source.Driver, t.source.Handle, t.driver.Socket))
+	release = func() { all.End(); own.End() }
+	if err != nil {
+		return release, inUse(err)
+	}
+	place, err := all.Elsewhere("")
+	if place != "" {
+		return release, fmt.Errorf("%w: it is staged at %s", volume.ErrInUse, place)
+	}
+	if err != nil {
+		return release, err
+	}
+	return release, p.disk.CheckUnused(t.source)
+}
+
+// inUse marks the error of an operation that another one keeps from beginning.
+func inUse(err error) error {
+	if errors.Is(err, staged.ErrBusy) {
+		return fmt.Errorf("%w: %w", volume.ErrInUse, err)
+	}
+	return err
+}
+
+func (p *Plugin) isMounted(place string) (bool, error) {
+	_, mounted, err := table.Of(p.Host.GetMounter()).At(place)
+	return mounted, err
 }
 
 // nodeID is the driver's name of a node.

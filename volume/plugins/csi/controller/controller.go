@@ -26,6 +26,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"path/filepath"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -50,6 +51,10 @@ type Config struct {
 	RegistryDir string
 	// CallTimeout bounds each call of a driver; 0: two minutes.
 	CallTimeout time.Duration
+	// StagedDir is that of the node's plugins (csi.Config): what is staged below another root
+	// directory of this machine is not detached, and not staged while it is being detached.
+	// Empty: the drivers' volumes are this root directory's alone.
+	StagedDir string
 	// Dial connects to a driver's socket; nil: by a Unix socket. It may be called
 	// concurrently.
 	Dial func(ctx context.Context, socket string) (net.Conn, error)
@@ -64,6 +69,7 @@ type Plugin struct {
 	registryDir string
 	drivers     *drivers.Set
 	disk        csivolume.Disk // set by Init
+	stagedDir   string
 }
 
 var (
@@ -86,7 +92,10 @@ func New(c Config) (*Plugin, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Plugin{registryDir: c.RegistryDir, drivers: drivers.NewSet(programs), Kind: csivolume.Kind()}, nil
+	if c.StagedDir != "" && !filepath.IsAbs(c.StagedDir) {
+		return nil, volume.Invalid("StagedDir", "must be an absolute path, not %q", c.StagedDir)
+	}
+	return &Plugin{registryDir: c.RegistryDir, stagedDir: c.StagedDir, drivers: drivers.NewSet(programs), Kind: csivolume.Kind()}, nil
 }
 
 // Init implements [volume.VolumePlugin].

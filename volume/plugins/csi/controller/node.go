@@ -27,7 +27,7 @@ func ForNode(node csi.Config) (*NodePlugin, error) {
 	if err != nil {
 		return nil, err
 	}
-	attach, err := New(Config{Drivers: node.Drivers, RegistryDir: node.RegistryDir, CallTimeout: node.CallTimeout, Dial: node.Dial, Logger: node.Logger})
+	attach, err := New(Config{Drivers: node.Drivers, RegistryDir: node.RegistryDir, StagedDir: node.StagedDir, CallTimeout: node.CallTimeout, Dial: node.Dial, Logger: node.Logger})
 	if err != nil {
 		return nil, errors.Join(err, mounts.Close())
 	}

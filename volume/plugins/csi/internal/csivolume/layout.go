@@ -102,6 +102,12 @@ func (d Disk) IsThere(place string) (bool, error) {
 // Dir is the plugin's directory.
 func (d Disk) Dir() string { return d.Host.GetPluginDir(PluginName) }
 
+// OpsDir is where operations on volumes below this root directory are noted.
+func (d Disk) OpsDir() string {
+	root := filepath.Dir(filepath.Dir(filepath.Dir(d.Dir()))) // <root>/plugins/kubernetes.io/csi
+	return filepath.Join(root, "podvol", "csi")
+}
+
 // DeviceDir is the directory of a volume that is staged once for the node.
 func (d Disk) DeviceDir(s *Source) string {
 	sum := sha256.Sum256([]byte(s.Handle))

@@ -1,0 +1,7 @@
+package staged
+
+// Die leaves an operation as the death of its process does.
+func (o *Op) Die() {
+	o.file.Close()
+	o.dir.Close()
+}
