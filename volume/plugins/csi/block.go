@@ -233,7 +233,8 @@ func (b *blockVolume) TearDownDevice(ctx context.Context, _, _ string) error {
 		return b.Error("TearDownDevice", err)
 	}
 	p.known.forget(b.key())
-	for _, empty := range []string{filepath.Dir(dir), p.disk.BlockDir("staging"), p.disk.BlockDir("publish"), p.disk.BlockDir(), p.disk.Dir(), filepath.Dir(p.disk.Dir())} {
+	// The plugin's own directory stays: drivers' pods have it mounted, and would not see another.
+	for _, empty := range []string{filepath.Dir(dir), p.disk.BlockDir("staging"), p.disk.BlockDir("publish"), p.disk.BlockDir()} {
 		_ = podmount.RemoveDir(empty) // which other volumes may use
 	}
 	return nil

@@ -177,6 +177,9 @@ func TestBlockVolume(t *testing.T) {
 	b.must(err, u.TearDownDevice(ctx, "", ""))
 	b.wantMethods("NodeStageVolume", "NodePublishVolume", "NodePublishVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume")
 	b.wantNothing()
+	if _, err := os.Stat(filepath.Join(b.host.RootDir, "plugins/kubernetes.io/csi")); err != nil {
+		t.Errorf("drivers that have the plugin's directory mounted would not see the next: %v", err)
+	}
 }
 
 // A driver that does not stage gets no such call, and nothing is left of the device.

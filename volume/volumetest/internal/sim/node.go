@@ -89,11 +89,12 @@ func (n *Node) AssertTornDown(t testing.TB) {
 }
 
 // isWorkPlace reports whether a path is the directory of a plugin that mounts
-// for itself below it, or is above that.
+// for itself below it, or sets up devices there, or is above that.
 func (n *Node) isWorkPlace(path string) bool {
 	own := n.GetPluginDir(n.Plugin.GetPluginName())
 	_, works := volume.AsWorkMount(n.Plugin)
-	return works && (path == own || strings.HasPrefix(own, path+"/"))
+	_, blocks := volume.AsBlock(n.Plugin)
+	return (works || blocks) && (path == own || strings.HasPrefix(own, path+"/"))
 }
 
 // PodMounts are the node's mounts without those of its devices.
