@@ -29,8 +29,10 @@
 //
 //	declare   desired.go    it is not wanted any more
 //	release   reconcile.go  the pod's containers are gone
-//	act       teardown.go   unbind sub-paths, the plugin's TearDown, the device of the last pod
-//	forget    teardown.go   the directory is gone, and then its record
+//	act       teardown.go   unbind sub-paths, the plugin's TearDown, and the pod's empty directories:
+//	                        the pod may go then
+//	unstage   teardown.go   the device of the last pod (internal/devices)
+//	forget    teardown.go   last its record
 //
 // The record comes first and goes last. So whatever crashes when, the next start
 // (recovery.go) knows what may be mounted and how to undo it. Records are written by

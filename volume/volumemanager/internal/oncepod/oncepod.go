@@ -17,12 +17,12 @@ import (
 // is set up once that pod's is torn down.
 const ErrUsed volume.Cause = "another pod has the volume"
 
-// Used says that a PersistentVolume is not set up for a pod, since another one on this node has
-// it.
+// Used says, first in the kubelet's words, that a PersistentVolume is not set up for a pod, since
+// another one on this node has it.
 func Used(pv string, pod, user types.NamespacedName, userUID types.UID) error {
 	return &volume.Failure{
 		Cause: ErrUsed, Subject: pv,
-		What: fmt.Sprintf("PersistentVolume %s has the access mode ReadWriteOncePod and is in use by pod %s (UID %s)", pv, user, userUID),
+		What: fmt.Sprintf("volume uses the ReadWriteOncePod access mode and is already in use by another pod: %s is in use by pod %s (UID %s)", pv, user, userUID),
 		Next: fmt.Sprintf("pod %s gets it when that one has left this node", pod),
 	}
 }
