@@ -10,6 +10,7 @@ import (
 
 	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
 )
 
 // driverSpec is what a CSIDriver object says to the node, with the API's defaults.
@@ -83,5 +84,5 @@ func (t *driverSpec) checkLifecycle(s *source) error {
 	if slices.Contains(t.lifecycles, mode) {
 		return nil
 	}
-	return volume.Invalid("csi.driver", "%s has no %s volumes; its CSIDriver object lists %v (volumeLifecycleModes)", s.Driver, mode, t.lifecycles)
+	return volume.Invalid("csi.driver", "%s has no %s volumes; its CSIDriver object lists %v (volumeLifecycleModes)", drivers.Shown(s.Driver), mode, t.lifecycles)
 }

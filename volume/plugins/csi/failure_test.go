@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
@@ -256,6 +257,75 @@ func TestSecretsAreInNoError(t *testing.T) {
 		}
 	}
 	b.must(b.tearDown(s, "u1"))
+}
+
+// A driver may repeat a secret of an earlier call when it is asked for a volume's health, or undoes
+// what the call has done, which takes no secret.
+func TestSecretsOfEarlierCallsAreInNoMessage(t *testing.T) {
+	dc := everything()
+	dc.Capabilities.Health = true
+	b := newBench(t, dc, csi.Config{})
+	for _, name := range []string{"stage", "publish"} {
+		b.host.Add(&v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "safe", Name: name}, Data: map[string][]byte{"password": []byte("canary-of-" + name)}})
+	}
+	s := pvSpec(func(pv *v1.PersistentVolume) {
+		pv.Spec.CSI.NodeStageSecretRef = &v1.SecretReference{Namespace: "safe", Name: "stage"}
+		pv.Spec.CSI.NodePublishSecretRef = &v1.SecretReference{Namespace: "safe", Name: "publish"}
+	})
+	b.must(b.setUp(s, pod("u1"), volume.MounterArgs{}))
+	const says, clean = "no login by canary-of-stage and canary-of-publish", "no login by *** and ***"
+	b.driver.Configure(func(c *csitest.Config) {
+		c.VolumeHealth = map[string][]*spec.VolumeHealth_VolumeHealthEntry{s.PersistentVolume.Spec.CSI.VolumeHandle: {wrong(spec.VolumeHealthErrorType_INACCESSIBLE, "", says)}}
+	})
+	m, err := b.mounter(s, pod("u1")).GetMetrics(t.Context())
+	if err != nil || m.Condition == nil || m.Condition.Message != "Inaccessible: "+clean {
+		t.Errorf("its health is %+v, %v", m, err)
+	}
+	remove := b.driver.Inject(csitest.Fault{Match: csitest.Method("NodeUnpublishVolume"), Err: status.Error(codes.Internal, says)})
+	if err := b.tearDown(s, "u1"); err == nil || !strings.Contains(err.Error(), clean) {
+		t.Errorf("the teardown says %v", err)
+	}
+	remove()
+	b.must(b.tearDown(s, "u1"))
+}
+
+// A caller that stops while a driver hangs says that the call is under way, and why it stopped.
+func TestAWaitThatIsEndedSaysSo(t *testing.T) {
+	b := newBench(t, everything(), csi.Config{})
+	s := pvSpec()
+	b.must(b.setUp(s, pod("u1"), volume.MounterArgs{}))
+	ctx, cancel := context.WithCancelCause(t.Context())
+	release := make(chan struct{})
+	remove := b.driver.Inject(csitest.Fault{Match: csitest.Method("NodeUnpublishVolume"), Hook: func() { cancel(errors.New("terminated signal\nreceived")) }, Release: release})
+	u, err := b.plugin.NewUnmounter(s.Name(), "u1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = u.TearDown(ctx)
+	want := "the wait for driver " + driverName + " was ended (terminated signal received), and its call NodeUnpublishVolume of volume \"h1\" was still under way"
+	if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "tried again") || !errors.Is(err, csi.ErrNoAnswer) || !errors.Is(err, context.Cause(ctx)) {
+		t.Errorf("%v, want %q", err, want)
+	}
+	wantUncertain(t, err, true)
+	close(release)
+	remove()
+	b.must(b.tearDown(s, "u1"))
+}
+
+// Names and paths of a registration or a flag break no line of a message.
+func TestAMessageIsOneLine(t *testing.T) {
+	bad := "/run/" + strings.Repeat("x", 4096) + "\n/s"
+	p, err := csi.New(csi.Config{Drivers: map[string]string{driverName: bad}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	_, asked := csi.AskName(t.Context(), bad)
+	for _, err := range []error{p.Connect(t.Context(), driverName), p.Connect(t.Context(), strings.Repeat("a\n", 2048)), asked} {
+		if err == nil || strings.Contains(err.Error(), "\n") || len(err.Error()) > 3000 {
+			t.Errorf("%.300q", err)
+		}
+	}
 }
 
 func TestBadInput(t *testing.T) {

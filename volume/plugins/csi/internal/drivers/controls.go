@@ -39,7 +39,7 @@ func (s *Session) Controls(ctx context.Context) (*Controls, error) {
 	c := &Controls{ControllerClient: csi.NewControllerClient(s.Conn)}
 	plugin, err := csi.NewIdentityClient(s.Conn).GetPluginCapabilities(ctx, &csi.GetPluginCapabilitiesRequest{})
 	if err != nil {
-		return nil, failedCall("GetPluginCapabilities", s.name, "", err, nil)
+		return nil, s.driver.set.failedCall("GetPluginCapabilities", s.driver.Name, "", err)
 	}
 	for _, one := range plugin.GetCapabilities() {
 		switch one.GetService().GetType() {
@@ -52,7 +52,7 @@ func (s *Session) Controls(ctx context.Context) (*Controls, error) {
 	if c.service {
 		can, err := c.ControllerGetCapabilities(ctx, &csi.ControllerGetCapabilitiesRequest{})
 		if err != nil {
-			return nil, failedCall("ControllerGetCapabilities", s.name, "", err, nil)
+			return nil, s.driver.set.failedCall("ControllerGetCapabilities", s.driver.Name, "", err)
 		}
 		for _, one := range can.GetCapabilities() {
 			c.can = append(c.can, one.GetRpc().GetType())

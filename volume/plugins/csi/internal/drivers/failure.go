@@ -5,10 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -34,9 +32,6 @@ const (
 	ErrNoController = volume.Cause("the CSI driver's controller does not do this")
 )
 
-// maxMessage bounds what a driver can make an error say.
-const maxMessage = 2048
-
 // isDoubtful is the table of codes after which a call may have been done, or may be
 // going on: the kubelet's.
 func isDoubtful(err error) bool {
@@ -51,10 +46,10 @@ func isDoubtful(err error) bool {
 	return false
 }
 
-// failedCall is the error of a call that was sent. Nothing of the secret strings is in it.
-func failedCall(method, driver, volumeID string, err error, secret []string) error {
+// failedCall is the error of a call that was sent. No secret that was sent is in it.
+func (d *Set) failedCall(method, driver, volumeID string, err error) error {
 	s := status.Convert(err)
-	clean := status.New(s.Code(), Redact(s.Message(), secret))
+	clean := status.New(s.Code(), d.Redact(s.Message()))
 	f := &volume.Failure{Cause: ErrRefused, Subject: cmp.Or(volumeID, driver), Err: clean.Err(), Next: "see the driver's log"}
 	if isDoubtful(err) {
 		f.Cause, f.Next = ErrNoAnswer, "the call may have been done or may be going on; it is tried again"
@@ -62,12 +57,27 @@ func failedCall(method, driver, volumeID string, err error, secret []string) err
 	if s.Code() == codes.Unimplemented {
 		f.Next = "see whether the socket is a CSI driver's, with the Node service"
 	}
-	of := ""
-	if volumeID != "" {
-		of = fmt.Sprintf(" of volume %.128q", volumeID)
-	}
-	f.What = fmt.Sprintf("driver %s answers %v to %s%s: %s", driver, s.Code(), method, of, clean.Message())
+	f.What = fmt.Sprintf("driver %s answers %v to %s%s: %s", driver, s.Code(), method, ofVolume(volumeID), clean.Message())
 	return f
+}
+
+func ofVolume(id string) string {
+	if id == "" {
+		return ""
+	}
+	return fmt.Sprintf(" of volume %.128q", id)
+}
+
+// abandonedCall is the error of a call that the caller did not wait for: it was stopped, or
+// needs the answer no more. The driver has said nothing.
+func abandonedCall(c Call, why, failure error) error {
+	because := ""
+	if why != context.Canceled {
+		because = " (" + Redact(why.Error(), nil) + ")"
+	}
+	return &volume.Failure{Cause: ErrNoAnswer, Subject: cmp.Or(c.Volume, c.Driver.Name), Err: failure,
+		What: fmt.Sprintf("the wait for driver %s was ended%s, and its call %s%s was still under way", c.Driver.Name, because, c.Method, ofVolume(c.Volume)),
+		Next: "the driver may go on with it; what is known is on disk, and the driver is asked again, after a stop at the next start"}
 }
 
 // endedWith adds the end of a caller's context to the error of a call that ended with it: a
@@ -91,26 +101,6 @@ type endedCall struct{ err, why error }
 func (e *endedCall) Error() string   { return e.err.Error() }
 func (e *endedCall) Unwrap() []error { return []error{e.err, e.why} }
 
-// Redact takes secrets and control characters out of a driver's message.
-func Redact(message string, secret []string) string {
-	longest := slices.SortedFunc(slices.Values(secret), func(a, b string) int { return len(b) - len(a) })
-	for _, s := range longest {
-		if s != "" {
-			message = strings.ReplaceAll(message, s, "***")
-		}
-	}
-	message = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(message, "?"))
-	if len(message) > maxMessage {
-		message = strings.ToValidUTF8(message[:maxMessage], "") + " …"
-	}
-	return message
-}
-
 // IsRefusal reports whether the driver has answered that nothing was done.
 func IsRefusal(err error) bool { return errors.Is(err, ErrRefused) }
 
@@ -119,5 +109,5 @@ func notRegistered(name string, known []string) error {
 	if len(known) > 0 {
 		next += "; those that are known: " + strings.Join(known, ", ")
 	}
-	return &volume.Failure{Cause: ErrNotRegistered, Subject: name, What: fmt.Sprintf("no CSI driver %q is registered on this node", name), Next: next}
+	return &volume.Failure{Cause: ErrNotRegistered, Subject: name, What: fmt.Sprintf("no CSI driver %.128q is registered on this node", name), Next: next}
 }

@@ -336,7 +336,7 @@ func (d *Set) register(one *Driver) error {
 	defer d.mu.Unlock()
 	before := d.byName[one.Name]
 	if before != nil && before.Fixed {
-		return fmt.Errorf("driver %s is configured with the socket %s", one.Name, before.Socket)
+		return fmt.Errorf("driver %s is configured with the socket %s", one.Name, Shown(before.Socket))
 	}
 	if before != nil {
 		d.older[one.Name] = append(d.older[one.Name], before)

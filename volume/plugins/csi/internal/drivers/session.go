@@ -29,7 +29,7 @@ type Session struct {
 	Conn *grpc.ClientConn
 	// Node is the Node service.
 	Node    csi.NodeClient
-	name    string
+	driver  *Driver
 	version string
 	can     []csi.NodeServiceCapability_RPC_Type
 	asking  chan struct{} // holds a value while known is asked for
@@ -48,7 +48,7 @@ func connect(ctx context.Context, d *Driver) (*Session, error) {
 	if err != nil {
 		return nil, unreachable(d.Name, d.Socket, err)
 	}
-	if err := s.learn(ctx, d.Name, d.Fixed); err != nil {
+	if err := s.learn(ctx, d); err != nil {
 		s.Conn.Close()
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func open(ctx context.Context, d *Driver) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Session{name: d.Name, Conn: conn, Node: csi.NewNodeClient(conn), asking: make(chan struct{}, 1)}
+	s := &Session{driver: d, Conn: conn, Node: csi.NewNodeClient(conn), asking: make(chan struct{}, 1)}
 	if err := s.await(ctx); err != nil {
 		conn.Close()
 		if why := refused.Load(); why != nil {
@@ -153,7 +153,7 @@ func AskName(ctx context.Context, socket string) (string, error) {
 		return name, nil
 	}
 	return "", &volume.Failure{Cause: ErrUnreachable, Subject: socket, Err: err,
-		What: fmt.Sprintf("no CSI driver says its name at %s: %s", socket, Redact(err.Error(), nil)),
+		What: fmt.Sprintf("no CSI driver says its name at %s: %s", Shown(socket), Redact(err.Error(), nil)),
 		Next: adviceFor(err) + ", or give its name with the socket"}
 }
 
@@ -190,22 +190,22 @@ func (s *Session) await(ctx context.Context) error {
 var errNoGreeting = errors.New("nothing there speaks gRPC")
 
 // learn asks what the driver can do, and of a fixed socket who it is.
-func (s *Session) learn(ctx context.Context, name string, fixed bool) error {
+func (s *Session) learn(ctx context.Context, d *Driver) error {
 	info, err := csi.NewIdentityClient(s.Conn).GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
 	switch code := status.Code(err); {
 	case err == nil:
 		s.version = info.GetVendorVersion()
 	case code == codes.DeadlineExceeded || code == codes.Canceled || code == codes.Unimplemented:
-		return failedCall("GetPluginInfo", name, "", err, nil)
+		return d.set.failedCall("GetPluginInfo", d.Name, "", err)
 	} // others are of drivers that do not know their version, and work
-	if fixed && err == nil && info.GetName() != name {
-		return &volume.Failure{Cause: ErrOtherDriver, Subject: name,
-			What: fmt.Sprintf("the driver at the socket of %s says that it is %.80q", name, info.GetName()),
+	if d.Fixed && err == nil && info.GetName() != d.Name {
+		return &volume.Failure{Cause: ErrOtherDriver, Subject: d.Name,
+			What: fmt.Sprintf("the driver at the socket of %s says that it is %.80q", d.Name, info.GetName()),
 			Next: "give the socket with the name that its driver has"}
 	}
 	can, err := s.Node.NodeGetCapabilities(ctx, &csi.NodeGetCapabilitiesRequest{})
 	if err != nil {
-		return failedCall("NodeGetCapabilities", name, "", err, nil)
+		return d.set.failedCall("NodeGetCapabilities", d.Name, "", err)
 	}
 	for _, c := range can.GetCapabilities() {
 		s.can = append(s.can, c.GetRpc().GetType())
@@ -215,6 +215,6 @@ func (s *Session) learn(ctx context.Context, name string, fixed bool) error {
 
 func unreachable(name, socket string, err error) error {
 	return &volume.Failure{Cause: ErrUnreachable, Subject: name, Err: err,
-		What: fmt.Sprintf("driver %s does not answer at %s: %v", name, socket, err),
+		What: fmt.Sprintf("driver %s does not answer at %s: %s", name, Shown(socket), Redact(err.Error(), nil)),
 		Next: adviceFor(err)}
 }

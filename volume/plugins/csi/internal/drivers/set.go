@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
@@ -22,6 +24,7 @@ type Set struct {
 	// calls keeps the calls of one volume apart.
 	calls     keylock.Map[string]
 	observers observers
+	sent      sentSecrets
 
 	mu     sync.Mutex
 	byName map[string]*Driver
@@ -180,7 +183,7 @@ type Call struct {
 	Driver *Driver
 	Method string
 	Volume string   // its id
-	Secret []string // what must not be in an error
+	Secret []string // what must not be in this call's error, nor in a later one's
 }
 
 // Do makes a call: one at a time for a volume, and no longer than the limit. An error of
@@ -198,6 +201,7 @@ func (s *Set) Do(ctx context.Context, c Call, send func(context.Context, *Sessio
 	if err != nil {
 		return err
 	}
+	s.sent.add(c.Secret)
 	done := c.Driver.begin(c)
 	err = send(ctx, session)
 	done()
@@ -205,7 +209,10 @@ func (s *Set) Do(ctx context.Context, c Call, send func(context.Context, *Sessio
 		c.Driver.answered()
 		return nil
 	}
-	failure := endedWith(caller, failedCall(c.Method, c.Driver.Name, c.Volume, err, c.Secret))
+	failure := endedWith(caller, s.failedCall(c.Method, c.Driver.Name, c.Volume, err))
+	if status.Code(err) == codes.Canceled && errors.Is(caller.Err(), context.Canceled) {
+		failure = abandonedCall(c, context.Cause(caller), failure)
+	}
 	if IsRefusal(failure) {
 		c.Driver.answered()
 	} else {

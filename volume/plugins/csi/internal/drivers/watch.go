@@ -101,17 +101,18 @@ func (w *watch) sockets(dir string) (map[string]socketID, error) {
 func checkSocket(path string) error {
 	var s unix.Stat_t
 	if err := unix.Lstat(path, &s); err != nil {
-		return &fs.PathError{Op: "lstat", Path: path, Err: err}
+		return &fs.PathError{Op: "lstat", Path: Shown(path), Err: err}
 	}
+	shown := Shown(path)
 	switch {
 	case s.Mode&unix.S_IFMT != unix.S_IFSOCK:
-		return fmt.Errorf("%s is no socket", path)
+		return fmt.Errorf("%s is no socket", shown)
 	case s.Uid != 0 && int(s.Uid) != os.Geteuid():
-		return fmt.Errorf("%s belongs to user %d, who is neither root nor this process's", path, s.Uid)
+		return fmt.Errorf("%s belongs to user %d, who is neither root nor this process's", shown, s.Uid)
 	case s.Mode&0o002 != 0:
-		return fmt.Errorf("%s may be used by everybody (mode %04o)", path, s.Mode&0o7777)
+		return fmt.Errorf("%s may be used by everybody (mode %04o)", shown, s.Mode&0o7777)
 	case s.Nlink != 1:
-		return fmt.Errorf("%s has %d names", path, s.Nlink)
+		return fmt.Errorf("%s has %d names", shown, s.Nlink)
 	}
 	return nil
 }

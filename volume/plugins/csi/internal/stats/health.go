@@ -43,7 +43,7 @@ func (m *Meter) health(ctx context.Context, d *drivers.Driver, v Volume) (*volum
 			troubles = append(troubles, trouble(name, e.GetReason(), e.GetMessage()))
 		}
 	}
-	return conditionOf(troubles), nil
+	return conditionOf(m.Drivers.Redact, troubles), nil
 }
 
 // volumeTrouble is the API's word for a condition of a volume; empty: it is not known here, and
@@ -70,14 +70,14 @@ func trouble(name, reason, message string) string {
 	return name
 }
 
-// conditionOf joins what is wrong; nothing is the normal condition.
-func conditionOf(troubles []string) *volume.Condition {
-	return &volume.Condition{Abnormal: len(troubles) > 0, Message: drivers.Redact(strings.Join(troubles, "; "), nil)}
+// conditionOf joins what is wrong, without secrets; nothing is the normal condition.
+func conditionOf(redact func(string) string, troubles []string) *volume.Condition {
+	return &volume.Condition{Abnormal: len(troubles) > 0, Message: redact(strings.Join(troubles, "; "))}
 }
 
 // conditionBeside reads VolumeCondition (abnormal = 1, message = 2), which was field 2 of the
 // answer; nil: it is not there, or is none.
-func conditionBeside(answer *csi.NodeGetVolumeStatsResponse) *volume.Condition {
+func conditionBeside(redact func(string) string, answer *csi.NodeGetVolumeStatsResponse) *volume.Condition {
 	text, found := field(answer.ProtoReflect().GetUnknown(), 2, protowire.BytesType)
 	if !found {
 		return nil
@@ -85,9 +85,9 @@ func conditionBeside(answer *csi.NodeGetVolumeStatsResponse) *volume.Condition {
 	abnormal, _ := field(text, 1, protowire.VarintType)
 	message, _ := field(text, 2, protowire.BytesType)
 	if truth, _ := protowire.ConsumeVarint(abnormal); len(abnormal) == 0 || truth == 0 {
-		return conditionOf(nil)
+		return conditionOf(redact, nil)
 	}
-	return conditionOf([]string{cmp.Or(string(message), "the driver does not say what is wrong")})
+	return conditionOf(redact, []string{cmp.Or(string(message), "the driver does not say what is wrong")})
 }
 
 // field returns the last field of a number and a type in a message: the bytes of a varint, or
@@ -139,7 +139,7 @@ func (m *Meter) storageHealth(ctx context.Context, d *drivers.Driver) error {
 			troubles = append(troubles, trouble(name, b.GetReason(), b.GetMessage())+affected(b.GetVolumeCapability()))
 		}
 	}
-	condition := conditionOf(troubles)
+	condition := conditionOf(m.Drivers.Redact, troubles)
 	if d.SetStorage(condition) && condition.Abnormal {
 		m.Logger.Warn("the storage of a CSI driver is not in order", "driver", d.Name, "condition", condition.Message)
 	}

@@ -139,7 +139,7 @@ func (m *Meter) usage(ctx context.Context, d *drivers.Driver, s *drivers.Session
 		}
 	}
 	if s.Has(oldVolumeCondition) {
-		metrics.Condition = conditionBeside(answer)
+		metrics.Condition = conditionBeside(m.Drivers.Redact, answer)
 	}
 	if metrics.Capacity == nil && metrics.Inodes == nil && metrics.Condition == nil {
 		return nil, fmt.Errorf("driver %s answers NodeGetVolumeStats of volume %.128q without bytes and inodes", v.Driver, v.Handle)
