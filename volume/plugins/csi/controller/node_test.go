@@ -150,22 +150,29 @@ func TestTheDriverIsKilledAtEveryCall(t *testing.T) {
 		for _, after := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, after %v", method, after), func(t *testing.T) {
 				m := newPlace(t, "a")
-				killed := make(chan struct{})
+				killed, back := make(chan struct{}), make(chan struct{})
 				m.driver.Inject(csitest.Fault{Match: csitest.Method(method), Nth: 1, After: after, Hook: func() { m.driver.Kill(); close(killed) }})
 				go func() {
+					defer close(back)
 					<-killed
 					if err := m.driver.Start(m.socket); err != nil {
 						t.Error(err)
 					}
 				}()
+				onceBack := func(err error) error { // a failure is of the kill
+					if err != nil {
+						<-back
+					}
+					return err
+				}
 				a := m.start()
 				defer a.stop()
 				m.again(func() error {
 					_, err := a.SetUpPod(t.Context(), podOf("a"))
-					return err
+					return onceBack(err)
 				})
-				m.again(func() error { return a.TearDownPod(t.Context(), podOf("a").UID) })
-				<-killed
+				m.again(func() error { return onceBack(a.TearDownPod(t.Context(), podOf("a").UID)) })
+				<-back
 				m.clearUp(a)
 			})
 		}
