@@ -181,3 +181,41 @@ func TestAVolumeIsDetachedBeforeItIsDeleted(t *testing.T) {
 		}
 	})
 }
+
+// A volume that is attached and mounted grows with its claim, by the driver's two calls.
+func TestAnAttachedVolumeGrows(t *testing.T) {
+	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
+		driver, flag, _ := newAttachingDriver(t)
+		text, err := os.ReadFile(attached(t, ledger))
+		must(t, err)
+		growing := strings.Replace(string(text), "reclaimPolicy: Delete", "reclaimPolicy: Delete\nallowVolumeExpansion: true", 1)
+		root := t.TempDir()
+		n := runInProcess(t, t.TempDir(), root, flag)
+		n.put("ledger.yaml", growing)
+		n.row("ledger", "mounted")
+		n.put("ledger.yaml", strings.Replace(growing, "storage: 64Mi", "storage: 128Mi", 1))
+		awaitStored(t, root, "larger", func(s recordedClaims) bool {
+			claim := s.claims["ledger"]
+			return claim != nil && claim.Status.Capacity.Storage().String() == "128Mi"
+		})
+		if calls := driver.CallsOf("ControllerExpandVolume"); len(calls) != 1 {
+			t.Errorf("expanded by %v", calls)
+		}
+		n.remove("ledger.yaml")
+		n.row("ledger", "unmounted")
+		n.stop()
+		assertNothingAttached(t, driver, root)
+	})
+}
+
+// A disk of a stock plugin that knows of attaching waits for nobody where drivers attach.
+func TestStockDisksBesideADriver(t *testing.T) {
+	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
+		_, flag, _ := newAttachingDriver(t)
+		file := openFile(t, podNamed("lun", `{name: lun, iscsi: {targetPortal: "127.0.0.1:1", iqn: "iqn.2026-11.com.example:disk", lun: 0}}`))
+		_, errOut := mustPodvol(t, exitFailed, "mount", "-f", file, "--root-dir", t.TempDir(), "--timeout", "2s", flag)
+		if !strings.Contains(errOut, "kubernetes.io/iscsi") || strings.Contains(errOut, "reported attached") {
+			t.Errorf("mount says:\n%s", errOut)
+		}
+	})
+}

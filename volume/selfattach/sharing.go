@@ -142,11 +142,14 @@ func (l *share) other() (string, error) {
 	return "", nil
 }
 
-// unlock unlocks the volume, and removes its directory where no program has it.
+// unlock unlocks the volume, and removes its directory where no program has it, and the one
+// above where no volume is left.
 func (l *share) unlock() {
 	if l == nil {
 		return
 	}
-	_ = os.Remove(l.path)
+	if os.Remove(l.path) == nil { // it is empty
+		_ = os.Remove(filepath.Dir(l.path))
+	}
 	l.dir.Close()
 }

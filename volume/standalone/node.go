@@ -112,7 +112,8 @@ func StartNode(ctx context.Context, c NodeConfig) (*Node, error) {
 		}
 		return account.UID, nil
 	}
-	attacher, getter, err := newAttacher(c)
+	all := plugins.All(c.Plugins...)
+	attacher, getter, err := newAttacher(c, all)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +121,7 @@ func StartNode(ctx context.Context, c NodeConfig) (*Node, error) {
 		RootDir:     c.RootDir,
 		NodeName:    c.NodeName,
 		Objects:     c.Objects,
-		Plugins:     plugins.All(c.Plugins...),
+		Plugins:     all,
 		Mounter:     c.Mounter,
 		Tokens:      tokens,
 		Allocatable: Machine{Objects: c.Objects, NodeName: types.NodeName(c.NodeName)},
@@ -155,14 +156,14 @@ func StartNode(ctx context.Context, c NodeConfig) (*Node, error) {
 	return n, nil
 }
 
-// newAttacher returns what attaches the node's volumes; nil: no plugin does. The getter is what
-// the plugins of CSI drivers know their attachments from.
-func newAttacher(c NodeConfig) (a *selfattach.Attacher, getter volume.AttachmentGetter, err error) {
+// newAttacher returns what attaches the volumes of all plugins; nil: no plugin needs it. The getter
+// is the role by which plugins see that there is one, stock plugins too.
+func newAttacher(c NodeConfig, all []volume.VolumePlugin) (a *selfattach.Attacher, getter volume.AttachmentGetter, err error) {
 	if !slices.ContainsFunc(c.Plugins, selfattach.CanAttach) {
 		return nil, nil, nil
 	}
 	a, err = selfattach.Open(selfattach.Config{Dir: attachedRecords(c.RootDir), SharedDir: attachedDir,
-		NodeName: types.NodeName(c.NodeName), Plugins: c.Plugins, Logger: c.Logger})
+		NodeName: types.NodeName(c.NodeName), Plugins: all, Logger: c.Logger})
 	if err != nil {
 		return nil, nil, err
 	}
