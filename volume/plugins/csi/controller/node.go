@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -37,6 +38,12 @@ func ForNode(node csi.Config) (*NodePlugin, error) {
 // Init implements [volume.VolumePlugin].
 func (p *NodePlugin) Init(host volume.VolumeHost) error {
 	return errors.Join(p.Plugin.Init(host), p.attach.Init(host))
+}
+
+// Drivers returns the status of all drivers, as [csi.Plugin.Drivers] does, and then what the calls
+// that attach know of them: a driver may be there twice.
+func (p *NodePlugin) Drivers() []csi.DriverStatus {
+	return slices.Concat(p.Plugin.Drivers(), p.attach.Drivers())
 }
 
 // Close ends the connections, as [csi.Plugin.Close] does.

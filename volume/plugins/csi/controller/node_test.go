@@ -88,6 +88,7 @@ func podOf(name string) *v1.Pod {
 type agent struct {
 	*volumemanager.Manager
 	attacher *selfattach.Attacher
+	plugin   *controller.NodePlugin
 	// stop ends it, and its volumes stay.
 	stop func()
 }
@@ -106,7 +107,7 @@ func (m *place) start() *agent {
 	go func() { ended <- manager.Run(ctx) }()
 	go func() { ended <- selfattach.Run(ctx, attacher, manager) }()
 	m.must(manager.WaitForRecovery(m.t.Context()))
-	return &agent{manager, attacher, func() {
+	return &agent{manager, attacher, plugin, func() {
 		cancel()
 		for range 2 {
 			if err := <-ended; err != nil {
@@ -225,6 +226,11 @@ func TestAttachingHangs(t *testing.T) {
 	a := m.start()
 	m.must(a.PutPod(podOf("hangs")))
 	<-hit
+	if !slices.ContainsFunc(a.plugin.Drivers(), func(d csi.DriverStatus) bool {
+		return slices.ContainsFunc(d.Calls, func(c csi.CallStatus) bool { return c.Method == "ControllerPublishVolume" && c.Volume == "hangs" })
+	}) {
+		t.Errorf("the call is not shown: %+v", a.plugin.Drivers())
+	}
 	for _, name := range names[1:] {
 		_, err := a.SetUpPod(t.Context(), podOf(name))
 		m.must(err)
