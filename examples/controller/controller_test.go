@@ -206,7 +206,7 @@ func TestMetricsOfAttaching(t *testing.T) {
 		s := newSite(t, "nfs.podvol.io")
 		r := s.start("--mode=attach-detach")
 		time.Sleep(time.Second)
-		r.wantAnswer("/metrics", `attachdetach_controller_forced_detaches_total{reason="out-of-service"} 0`)
+		r.wantAnswer("/metrics", `attach_detach_controller_attachdetach_controller_forced_detaches{reason="out-of-service"} 0`)
 		r.cancel()
 		if err := <-r.ended; err != nil {
 			t.Error(err)

@@ -93,7 +93,7 @@ func (a attachCollector) Collect(metrics chan<- prometheus.Metric) {
 			metrics <- prometheus.MustNewConstMetric(volumes, prometheus.GaugeValue, float64(n), plugin, state)
 		}
 	}
-	forced := prometheus.NewDesc("attachdetach_controller_forced_detaches_total", "How many volumes were detached from nodes that are not waited for.", []string{"reason"}, nil)
+	forced := prometheus.NewDesc("attach_detach_controller_attachdetach_controller_forced_detaches", "How many volumes were detached from nodes that are not waited for.", []string{"reason"}, nil)
 	for _, reason := range []string{attachdetach.ForcedByTaint, attachdetach.ForcedByTime} {
 		metrics <- prometheus.MustNewConstMetric(forced, prometheus.CounterValue, float64(stats.Forced[reason]), reason)
 	}

@@ -134,6 +134,9 @@ func TestRunIsKilledWhileItAttaches(t *testing.T) {
 				awaitUnlocked(t, onlyEntry(t, runsOf(base).Dir()))
 				driver.Settle()
 				stop()
+				if _, errOut := mustPodvol(t, exitFailed, "fsck", "--root-dir", base); method == "NodePublishVolume" && !strings.Contains(errOut, "--repair --root-dir "+base+" --csi-driver "+driver.Config().Name+"=SOCKET") {
+					t.Errorf("fsck says nothing of the driver that the repair needs:\n%s", errOut)
+				}
 				mustPodvol(t, exitOK, "fsck", "--repair", "--root-dir", base, flag)
 				assertNothingMountedBelow(t, base)
 				assertNothingAttached(t, driver, base)

@@ -34,6 +34,7 @@ type fsckOptions struct {
 	pods, bundle    string
 	again
 	drivers ownplugins.Options
+	missing []string // flags of drivers that volumes are of
 }
 
 func fsckCommand(s streams) *cobra.Command {
@@ -96,8 +97,7 @@ func fsck(ctx context.Context, s streams, o fsckOptions) error {
 	if err != nil {
 		return err
 	}
-	volumes, _ := volumemanager.Inspect(rootDir, table.Kernel()) // what cannot be read is a problem that follows
-	o.drivers.TellMissing(s.err, volumes)
+	o.missing = o.drivers.TellMissing(s.err, volumesBelow(rootDir))
 	config := volumemanager.Config{
 		RootDir: rootDir, NodeName: "localhost", Objects: objects.NewStore(), Plugins: plugins.All(own...), Adopt: o.adopt, Logger: log,
 	}
@@ -124,7 +124,7 @@ func (o fsckOptions) conclude(s streams, list *problemList, err error) error {
 	case list.open == 0:
 		return nil
 	case !o.repair && list.repairable > 0:
-		fmt.Fprintf(s.err, "To repair: %s\n", shellJoin(append(programName(os.Args[0]), o.repairArgs()...)))
+		fmt.Fprintf(s.err, "To repair: %s\n", shellJoin(slices.Concat(programName(os.Args[0]), o.repairArgs(), o.missing)))
 	}
 	return errReported
 }
@@ -291,6 +291,20 @@ func repairRuns(ctx context.Context, rootDir string, drivers ownplugins.Options,
 	}
 	runsOf(rootDir).RemoveEmpty() // a run may have failed before it had a root directory
 	return nil
+}
+
+// volumesBelow returns the volumes of a root directory, and those that such runs have left. What
+// cannot be read is a problem that is told later.
+func volumesBelow(rootDir string) []volumemanager.VolumeStatus {
+	mounts := table.Kernel()
+	volumes, _ := volumemanager.Inspect(rootDir, mounts)
+	dead, done, _ := runsOf(rootDir).Dead()
+	defer done()
+	for _, r := range dead {
+		left, _ := volumemanager.Inspect(r.Path(), mounts)
+		volumes = append(volumes, left...)
+	}
+	return volumes
 }
 
 func problemOf(r *runroot.Root) volumemanager.Problem {

@@ -9,7 +9,7 @@ import (
 )
 
 // Stats are what a [Controller]'s metrics show: attachdetach_controller_total_volumes and
-// attachdetach_controller_forced_detaches_total of Kubernetes' controller
+// attach_detach_controller_attachdetach_controller_forced_detaches of Kubernetes' controller
 // (pkg/controller/volume/attachdetach/metrics of v1.37). Keys of Wanted and Attached are
 // plugins; for CSI drivers "kubernetes.io/csi:" and the driver. "unknown" has the attachments of
 // which only whoever has made them knows the volume.
