@@ -31,6 +31,7 @@ func TestAStagerThatDies(t *testing.T) {
 	}
 	nstest.RunAlone(t, func(t *testing.T) {
 		b := newBenchOn(t, fakehost.NewOnKernel(t, host.New(host.Config{})), everything(), csi.Config{StagedDir: filepath.Join(t.TempDir(), "csi")})
+		t.Setenv("TMPDIR", t.TempDir()) // who is killed leaves his own there
 		n, blocked := 1, 0
 		for ; b.dieAt(n, &blocked); n++ {
 			b.wantNothing()
