@@ -46,6 +46,12 @@ func (p *NodePlugin) Drivers() []csi.DriverStatus {
 	return slices.Concat(p.Plugin.Drivers(), p.attach.Drivers())
 }
 
+// Subscribe tells of the calls that mount and of those that attach, as [csi.Plugin.Subscribe] does.
+func (p *NodePlugin) Subscribe(f func(csi.Operation)) (stop func()) {
+	mounts, attaches := p.Plugin.Subscribe(f), p.attach.drivers.Subscribe(f)
+	return func() { mounts(); attaches() }
+}
+
 // Close ends the connections, as [csi.Plugin.Close] does.
 func (p *NodePlugin) Close() error { return errors.Join(p.Plugin.Close(), p.attach.Close()) }
 

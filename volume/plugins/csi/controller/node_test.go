@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -247,6 +249,35 @@ func TestAttachingHangs(t *testing.T) {
 		m.must(err)
 	}
 	m.clearUp(a, names...)
+}
+
+// The calls that attach and detach are told of as those that mount are.
+func TestAllCallsAreToldOf(t *testing.T) {
+	m := newPlace(t, "a", "later")
+	a := m.start()
+	defer a.stop()
+	var mu sync.Mutex
+	told := make(map[string]int)
+	stop := a.plugin.Subscribe(func(o csi.Operation) {
+		mu.Lock()
+		defer mu.Unlock()
+		if _, method, _ := strings.Cut(strings.TrimPrefix(o.Method, "/"), "/"); o.Driver == driverName && o.Code == "OK" {
+			told[method]++
+		}
+	})
+	for _, pod := range []*v1.Pod{podOf("a"), podOf("later")} {
+		_, err := a.SetUpPod(t.Context(), pod)
+		m.must(err)
+		m.clearUp(a, pod.Name)
+		stop()
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for _, method := range lifeCalls() {
+		if told[method] != 1 {
+			t.Errorf("told of %d calls of %s, want that of the first pod: %v", told[method], method, told)
+		}
+	}
 }
 
 // A volume's life with attaching: the six calls alone, and the agent's way to them, which syncs
