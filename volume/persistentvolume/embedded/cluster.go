@@ -55,7 +55,7 @@ type Config struct {
 	// they are written to it only through [Cluster.Objects].
 	Store *objects.Store
 	// LockTimeout is how long Open waits for another process to let go of Dir; 0
-	// means 10 seconds.
+	// means 10 seconds. Logger is told of a wait of more than a second, with the process.
 	LockTimeout time.Duration
 	// Explained is called after what [Cluster.Explain] says of a claim has changed,
 	// from several goroutines; it must not block. Nil: it is not called.

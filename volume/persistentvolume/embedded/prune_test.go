@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -198,6 +199,31 @@ func (m *machine) settle() {
 	if err := m.Idle(ctx); err != nil {
 		m.t.Fatal(err)
 	}
+}
+
+// A wait is told while it lasts, with who has the claims.
+func TestOpenSaysForWhomItWaits(t *testing.T) {
+	m := newMachine(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var told lineThen
+	told.then = cancel
+	_, err := embedded.Open(ctx, embedded.Config{Dir: filepath.Join(m.root, "claims"), NodeName: "node1", LockTimeout: time.Hour, Logger: slog.New(slog.NewTextHandler(&told, nil))})
+	if !errors.Is(err, context.Canceled) || !strings.Contains(told.line, "waiting for the claims") || !strings.Contains(told.line, fmt.Sprintf("process %d (", os.Getpid())) {
+		t.Errorf("it says %q, and err = %v", told.line, err)
+	}
+}
+
+// lineThen keeps what is written, and then calls a function.
+type lineThen struct {
+	line string
+	then func()
+}
+
+func (w *lineThen) Write(p []byte) (int, error) {
+	w.line += string(p)
+	w.then()
+	return len(p), nil
 }
 
 func TestOpenSaysWhoHasTheClaims(t *testing.T) {
