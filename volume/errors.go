@@ -165,6 +165,14 @@ type Cause string
 
 func (c Cause) Error() string { return string(c) }
 
+// WordedCause is the cause of a [Failure] that has one word for other programs, which does not
+// change: the manager's Explain has it in its JSON. Absent: the manager knows the word of causes
+// of its own, or it is Unknown.
+type WordedCause interface {
+	error
+	CauseWord() string
+}
+
 // Failure is one failure or refusal. It says what happened, to which volume,
 // claim or path, and what to do next. Callers ask for its cause with [errors.Is].
 type Failure struct {
@@ -194,6 +202,16 @@ func (e *Failure) Advice() string { return e.Next }
 
 // Is makes errors.Is find Cause.
 func (e *Failure) Is(target error) bool { return errors.Is(e.Cause, target) }
+
+// As makes [errors.As] find a Cause that is a [WordedCause].
+func (e *Failure) As(target any) bool {
+	to, wanted := target.(*WordedCause)
+	cause, has := e.Cause.(WordedCause)
+	if wanted && has {
+		*to = cause
+	}
+	return wanted && has
+}
 
 // Unwrap returns Err.
 func (e *Failure) Unwrap() error { return e.Err }

@@ -1,6 +1,7 @@
 package volumemanager_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -73,6 +74,7 @@ func TestCausesInJSON(t *testing.T) {
 		"ClaimUnbound":   claimbinding.ErrUnbound,
 		"TimedOut":       mount.ErrTimedOut,
 		"Replaced":       errors.Join(errors.New("x"), volumemanager.ErrReplaced),
+		"Full":           fmt.Errorf("set up: %w", &volume.Failure{Cause: wordedCause("Full"), Err: context.DeadlineExceeded}),
 		"UsedByOtherPod": &volume.Failure{Cause: volumemanager.ErrUsedByOtherPod},
 	} {
 		text, marshalErr := json.Marshal(volumemanager.VolumeStatus{Err: err})
@@ -88,6 +90,12 @@ func TestCausesInJSON(t *testing.T) {
 		}
 	}
 }
+
+// wordedCause is a plugin's own.
+type wordedCause string
+
+func (c wordedCause) Error() string     { return string(c) }
+func (c wordedCause) CauseWord() string { return string(c) }
 
 // Subscribers can count operations: each is told of once, with its outcome.
 func TestSubscribersSeeEachOperationEndOnce(t *testing.T) {

@@ -312,7 +312,7 @@ func TestAWaitThatIsEndedSaysSo(t *testing.T) {
 	b.must(b.tearDown(s, "u1"))
 }
 
-// Names and paths of a registration or a flag break no line of a message.
+// Names and paths of a registration or a flag break no line of a message, and the cause has a word.
 func TestAMessageIsOneLine(t *testing.T) {
 	bad := "/run/" + strings.Repeat("x", 4096) + "\n/s"
 	p, err := csi.New(csi.Config{Drivers: map[string]string{driverName: bad}})
@@ -321,6 +321,11 @@ func TestAMessageIsOneLine(t *testing.T) {
 	}
 	defer p.Close()
 	_, asked := csi.AskName(t.Context(), bad)
+	for cause, word := range map[error]string{p.Connect(t.Context(), driverName): "DriverUnreachable", p.Connect(t.Context(), "other.io"): "DriverNotRegistered"} {
+		if told, ok := errors.AsType[volume.WordedCause](cause); !ok || told.CauseWord() != word {
+			t.Errorf("the word of %v is not %s", cause, word)
+		}
+	}
 	for _, err := range []error{p.Connect(t.Context(), driverName), p.Connect(t.Context(), strings.Repeat("a\n", 2048)), asked} {
 		if err == nil || strings.Contains(err.Error(), "\n") || len(err.Error()) > 3000 {
 			t.Errorf("%.300q", err)

@@ -111,9 +111,9 @@ const (
 	// ErrRefused: the driver answered that it has not done a call.
 	ErrRefused = drivers.ErrRefused
 	// ErrStagedElsewhere: the volume is staged below another root directory.
-	ErrStagedElsewhere = volume.Cause("the volume is staged below another root directory of this machine")
+	ErrStagedElsewhere = drivers.ErrStagedElsewhere
 	// ErrNotAttached: the volume is not attached to this node yet, or no more.
-	ErrNotAttached = volume.Cause("the volume is not attached to this node")
+	ErrNotAttached = drivers.ErrNotAttached
 	// ErrUnidentified: nothing says of which driver a volume on disk is.
-	ErrUnidentified = volume.Cause("the volume's driver and handle are not known")
+	ErrUnidentified = drivers.ErrUnidentified
 )

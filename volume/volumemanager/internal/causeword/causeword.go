@@ -3,6 +3,7 @@
 package causeword
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -33,16 +34,25 @@ func Typed[E error](word string) Cause {
 }
 
 // Of returns the word of the first cause that the error matches, the more telling ones
-// before: those of a mount, the caller's own, and all others. "Unknown": there is none.
+// before: those of a mount, the caller's own, those of pods and claims, the error's own
+// (volume.WordedCause), and all others. "Unknown": there is none.
 func Of(err error, own ...Cause) string {
-	for _, causes := range [][]Cause{ofMounts(), own, others()} {
+	word := first(err, ofMounts(), own, ofPods())
+	if cause, ok := errors.AsType[volume.WordedCause](err); ok && word == "" {
+		word = cause.CauseWord()
+	}
+	return cmp.Or(word, first(err, others()), "Unknown")
+}
+
+func first(err error, all ...[]Cause) string {
+	for _, causes := range all {
 		for _, c := range causes {
 			if c.Is(err) {
 				return c.Word
 			}
 		}
 	}
-	return "Unknown"
+	return ""
 }
 
 func ofMounts() []Cause {
@@ -72,7 +82,7 @@ func ofMounts() []Cause {
 	}
 }
 
-func others() []Cause {
+func ofPods() []Cause {
 	return []Cause{
 		Sentinel("NodeAffinity", podspec.ErrNodeAffinity),
 		Sentinel("UsedByOtherPod", oncepod.ErrUsed),
@@ -84,6 +94,11 @@ func others() []Cause {
 		Sentinel("ClaimUnbound", claimbinding.ErrUnbound),
 		Sentinel("ClaimLost", claimbinding.ErrLost),
 		Sentinel("BoundElsewhere", claimbinding.ErrElsewhere),
+	}
+}
+
+func others() []Cause {
+	return []Cause{
 		Sentinel("NotFound", volume.ErrNotFound),
 		Sentinel("NotMountedAnymore", mountrecord.ErrNotMountedAnymore),
 		Sentinel("DirectoryGone", rootdir.ErrDirectoryGone),

@@ -17,20 +17,56 @@ import (
 // Causes of failures. [errors.Is] finds them.
 const (
 	// ErrNotRegistered: no driver of this name is known on the node.
-	ErrNotRegistered = volume.Cause("the CSI driver is not registered")
+	ErrNotRegistered = Cause("the CSI driver is not registered")
 	// ErrUnreachable: the driver's socket refuses, or nobody greets there. No call was
 	// sent.
-	ErrUnreachable = volume.Cause("the CSI driver does not answer at its socket")
+	ErrUnreachable = Cause("the CSI driver does not answer at its socket")
 	// ErrOtherDriver: another driver than the configured one answers at a socket.
-	ErrOtherDriver = volume.Cause("another CSI driver answers at the socket")
+	ErrOtherDriver = Cause("another CSI driver answers at the socket")
 	// ErrNoAnswer: a call may have been done, or may be going on.
-	ErrNoAnswer = volume.Cause("the CSI driver has not answered for certain")
+	ErrNoAnswer = Cause("the CSI driver has not answered for certain")
 	// ErrRefused: the driver answered that it has not done a call.
-	ErrRefused = volume.Cause("the CSI driver has refused")
+	ErrRefused = Cause("the CSI driver has refused")
 	// ErrNoController: the driver has no Controller service, or that does not offer the
 	// call.
-	ErrNoController = volume.Cause("the CSI driver's controller does not do this")
+	ErrNoController = Cause("the CSI driver's controller does not do this")
+	// ErrStagedElsewhere: the volume is staged below another root directory.
+	ErrStagedElsewhere = Cause("the volume is staged below another root directory of this machine")
+	// ErrNotAttached: the volume is not attached to this node yet, or no more.
+	ErrNotAttached = Cause("the volume is not attached to this node")
+	// ErrUnidentified: nothing says of which driver a volume on disk is.
+	ErrUnidentified = Cause("the volume's driver and handle are not known")
 )
+
+// Cause is the cause of a failure, with a word for other programs.
+type Cause string
+
+func (c Cause) Error() string { return string(c) }
+
+// CauseWord implements [volume.WordedCause].
+func (c Cause) CauseWord() string {
+	switch c {
+	case ErrNotRegistered:
+		return "DriverNotRegistered"
+	case ErrUnreachable:
+		return "DriverUnreachable"
+	case ErrOtherDriver:
+		return "OtherDriver"
+	case ErrNoAnswer:
+		return "DriverNoAnswer"
+	case ErrRefused:
+		return "DriverRefused"
+	case ErrNoController:
+		return "DriverNoController"
+	case ErrStagedElsewhere:
+		return "StagedElsewhere"
+	case ErrNotAttached:
+		return "NotAttached"
+	case ErrUnidentified:
+		return "Unidentified"
+	}
+	return ""
+}
 
 // isDoubtful is the table of codes after which a call may have been done, or may be
 // going on: the kubelet's.
