@@ -13,6 +13,27 @@ type Translator interface {
 	Translate(spec *Spec, podNamespace string) (*Spec, error)
 }
 
+// MigratedProvisionerPlugin is implemented by plugins that make and delete volumes of CSI drivers
+// also for storage classes whose provisioner is an in-tree plugin's name, such as
+// kubernetes.io/gce-pd. Absent: only for names of drivers.
+type MigratedProvisionerPlugin interface {
+	NamedProvisionerPlugin
+	// MigratedTo returns the name of the CSI driver that has taken over the in-tree plugin of a
+	// name; empty: none has. It does no I/O, and the answer never changes.
+	MigratedTo(plugin string) string
+}
+
+// MigratedTo returns the driver by which one of the plugins provisions for an in-tree plugin's
+// name; empty: none does. See [MigratedProvisionerPlugin].
+func MigratedTo(plugins []VolumePlugin, provisioner string) string {
+	for _, p := range plugins {
+		if c, ok := p.(MigratedProvisionerPlugin); ok && c.MigratedTo(provisioner) != "" {
+			return c.MigratedTo(provisioner)
+		}
+	}
+	return ""
+}
+
 // Translate returns the spec as t translates it; nil translates nothing. A spec that one of
 // the plugins supports as it is stays. m may be nil: it has no plugins then.
 func (m *VolumePluginMgr) Translate(t Translator, spec *Spec, podNamespace string) (*Spec, error) {

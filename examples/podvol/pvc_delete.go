@@ -327,7 +327,7 @@ func (d *deletion) asDeleted(pv *v1.PersistentVolume) *v1.PersistentVolume {
 // goOn says how a volume is deleted where the same command again would not do it: its
 // claim is gone, or it was made in a directory that was not named.
 func (o changeOptions) goOn(ref volume.ObjectRef, pv *v1.PersistentVolume) string {
-	if ref.Kind == kubectlget.VolumeKind.Kind && o.unnamedDir(pv) == "" && pv.Spec.CSI == nil || !ownplugins.DeletesStorage(pv) {
+	if ref.Kind == kubectlget.VolumeKind.Kind && o.unnamedDir(pv) == "" && ownplugins.DriverOf(pv) == "" || !ownplugins.DeletesStorage(pv) {
 		return ""
 	}
 	return fmt.Sprintf("; %s deletes it", o.deleteCommand(pv))
@@ -396,7 +396,7 @@ func (d *deletion) report(begun []volume.ObjectRef) error {
 // cannot be reached: podvol mount may have made it under another one, which the
 // manifests gave.
 func checkNode(pv *v1.PersistentVolume, nodeName string) error {
-	if !ownplugins.DeletesStorage(pv) || pv.Spec.CSI != nil { // whose driver knows
+	if !ownplugins.DeletesStorage(pv) || ownplugins.DriverOf(pv) != "" { // whose driver knows
 		return nil
 	}
 	if reachable, err := claimbinding.MatchesNode(pv, nil, nodeName); err != nil || reachable {

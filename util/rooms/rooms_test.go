@@ -71,7 +71,7 @@ func mayImport() map[string][]string {
 		"volume/nodeagent/manifestdir": {"util", "volume", "volume/objects", "volume/volumemanager"},
 		"volume/plugins":               plugins,
 		"volume/plugins/csi":           append(slices.Clone(plugins), "volume/internal/work"), // it tells the cluster of drivers until that hears
-		"volume/csitranslation":        {"volume"},
+		"volume/csitranslation":        {"volume", "volume/internal"},
 		"volume/intree":                {"util", "mount", "mount/table", "volume", "volume/internal"},
 		"volume/fakehost":              {"util", "mount", "mount/fakemount", "mount/host", "mount/table", "volume"},
 		"volume/volumetest":            {"util", "util/testenv", "mount", "mount/fakemount", "mount/host", "mount/table", "volume", "volume/fakehost", "volume/volumetest/internal", "volume/volumetest/internal/sim", "volume/volumetest/internal/specs", "volume/mountrecord"},
@@ -166,7 +166,7 @@ func offCore() map[string][]string {
 		"examples/virtualkubelet/podlife":     {"k8s.io/client-go", "google.golang.org/grpc"},
 		"util/testenv/csiparts":               {"github.com/container-storage-interface/spec", "google.golang.org/grpc", "google.golang.org/protobuf"},
 		"volume/clusterhost":                  {"k8s.io/client-go"},
-		"volume/csitranslation":               {"k8s.io/csi-translation-lib"},
+		"volume/csitranslation":               {"github.com/container-storage-interface/spec", "k8s.io/csi-translation-lib"}, // the former in tests
 		"volume/internal/following":           {"k8s.io/client-go"},
 		"volume/objects/cluster":              {"k8s.io/client-go"},
 		"volume/objects/cluster/clustertest":  {"k8s.io/client-go"},

@@ -23,6 +23,7 @@ type binder struct {
 	operations *operation.Executor
 	events     *eventLog
 	unbound    *reasons
+	driverOf   func(provisioner string) string
 	pending    *pendingClaims
 
 	provisioner *provisioner
@@ -33,11 +34,11 @@ type binder struct {
 func (b *binder) pluginFor(provisioner string) string { return provisioner }
 
 func (b *binder) isExternal(provisioner string) bool {
-	return isForeign(provisioner, pluginsOf(b.plugins))
+	return isForeign(b.driverOf(provisioner), pluginsOf(b.plugins))
 }
 
 func (b *binder) begin(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (next *v1.PersistentVolumeClaim, noted bool) {
-	next = withProvisioner(claim, class)
+	next = withProvisioner(claim, b.driverOf(class.Provisioner))
 	return next, isProvisioning(next)
 }
 

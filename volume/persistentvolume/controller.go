@@ -59,6 +59,11 @@ type ControllerConfig struct {
 	// ([ControllerConfig.Validate]). Nil: there is no other controller, and this one does
 	// everything.
 	Provisioners map[string]string
+	// MigratedTo returns the CSI driver that makes and deletes the volumes of an in-tree
+	// plugin, such as kubernetes.io/gce-pd, in that one's place (csitranslation.Translator);
+	// "" for others. Claims are given to that driver's provisioner, and volumes say so
+	// (pv.kubernetes.io/migrated-to). Nil: that of the Plugins ([volume.MigratedTo]).
+	MigratedTo func(plugin string) string
 	// NodeName is the only node there is, where there is but one: claims are bound
 	// to no volume that cannot be reached from it, though they do not wait for a
 	// pod. Empty: there may be others.
@@ -206,9 +211,9 @@ func (c *Controller) takeRole(config ControllerConfig, events *eventLog) {
 	pending := &pendingClaims{unbound: c.unbound, events: events, status: othersStatus{}}
 	p := &provisioner{
 		cluster: known, writer: w, pending: pending, plugins: config.Plugins, table: c.table, waiting: c.waiting, operations: c.operations,
-		events: events, queue: c.queue, trustedClaims: config.TrustedClaims,
+		events: events, queue: c.queue, trustedClaims: config.TrustedClaims, driverOf: config.driverOf,
 	}
-	r := &reclaimer{cluster: known, writer: w, status: othersStatus{}, plugins: config.Plugins, operations: c.operations, events: events}
+	r := &reclaimer{cluster: known, writer: w, status: othersStatus{}, plugins: config.Plugins, operations: c.operations, events: events, driverOf: config.driverOf}
 	c.placer = &placer{cluster: known, writer: w, table: c.table, operations: c.operations}
 	if c.provisioners != nil {
 		c.role = &externalProvisioner{
@@ -220,7 +225,7 @@ func (c *Controller) takeRole(config ControllerConfig, events *eventLog) {
 		pending.status, r.status = status, status
 		c.role = &binder{
 			cluster: known, writer: w, status: status, pending: pending, plugins: config.Plugins, table: c.table, waiting: c.waiting,
-			operations: c.operations, events: events, unbound: c.unbound, provisioner: p, reclaimer: r,
+			operations: c.operations, events: events, unbound: c.unbound, driverOf: config.driverOf, provisioner: p, reclaimer: r,
 			recorder: &recorder{cluster: known, writer: w, plugins: config.Plugins, operations: c.operations, events: events, unusedCondition: config.UnusedCondition},
 		}
 	}

@@ -1,6 +1,7 @@
 package persistentvolume
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -20,14 +21,28 @@ func isOfDriver(pv *v1.PersistentVolume, plugins []volume.VolumePlugin) bool {
 	if pv.Annotations[pvapi.AnnMigratedTo] == "" && pv.Spec.CSI == nil {
 		return false
 	}
+	spec := volume.NewSpecFromPersistentVolume(pv, false)
 	if driver := pv.Annotations[pvapi.AnnMigratedTo]; driver != "" {
-		return !slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool { return p.GetPluginName() == driver })
+		return !slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool {
+			return p.GetPluginName() == driver || volume.ProvisionsFor(p, driver) && p.CanSupport(spec)
+		})
 	}
 	if pvapi.IsOfOtherProvisioner(pv) {
 		return true
 	}
-	spec := volume.NewSpecFromPersistentVolume(pv, false)
 	return !slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool { return p.CanSupport(spec) })
+}
+
+// driverOf returns the CSI driver in whose name an in-tree provisioner's volumes are made; else
+// the provisioner.
+func (c ControllerConfig) driverOf(provisioner string) string {
+	driver := ""
+	if c.MigratedTo != nil {
+		driver = c.MigratedTo(provisioner)
+	} else {
+		driver = volume.MigratedTo(pluginsOf(c.Plugins), provisioner)
+	}
+	return cmp.Or(driver, provisioner)
 }
 
 // isForeign reports whether another process provisions and deletes volumes of this

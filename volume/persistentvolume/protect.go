@@ -73,7 +73,11 @@ func (r *reclaimer) protectVolume(ctx context.Context, pv *v1.PersistentVolume) 
 	if pv.DeletionTimestamp == nil {
 		next := *pv
 		next.Finalizers = r.withDeletion(pv, protected(pv, volumeProtection))
-		if slices.Equal(next.Finalizers, pv.Finalizers) {
+		by := pv.Annotations[pvapi.AnnProvisionedBy]
+		driver := r.driverOf(by)
+		if migrated := driver != by && pv.Annotations[pvapi.AnnMigratedTo] != driver; migrated {
+			next.Annotations = pvapi.With(pv.Annotations, pvapi.AnnMigratedTo, driver)
+		} else if slices.Equal(next.Finalizers, pv.Finalizers) {
 			return pv, nil
 		}
 		return r.writer.updateVolume(ctx, pv, &next)

@@ -55,6 +55,7 @@ type provisioner struct {
 	queue      *work.Queue[volume.ObjectRef]
 	// trustedClaims is ControllerConfig.TrustedClaims.
 	trustedClaims bool
+	driverOf      func(provisioner string) string
 }
 
 // provisionKey names the making of a claim's volume.
@@ -205,21 +206,22 @@ func (p *provisioner) missClass(ctx context.Context, claim *v1.PersistentVolumeC
 
 // awaitExternal asks another process for the volume.
 func (p *provisioner) awaitExternal(ctx context.Context, claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass, why *index.UnboundError) error {
-	claim, err := p.writer.updateClaim(ctx, claim, withProvisioner(claim, class))
+	provisioner := p.driverOf(class.Provisioner)
+	claim, err := p.writer.updateClaim(ctx, claim, withProvisioner(claim, provisioner))
 	if err != nil {
 		return err
 	}
 	waits := *p.explainOnNode(ctx, claim, why)
-	waits.Err = fmt.Errorf("%w: it waits for a volume from the external provisioner %s", waits.Err, class.Provisioner)
+	waits.Err = fmt.Errorf("%w: it waits for a volume from the external provisioner %s", waits.Err, provisioner)
 	message := fmt.Sprintf("Waiting for a volume to be created either by the external provisioner '%s' "+
-		"or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered.", class.Provisioner)
+		"or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered.", provisioner)
 	return p.pending.leave(ctx, claim, &waits, event{v1.EventTypeNormal, reasonExternalProvisioning, message, ""})
 }
 
-func withProvisioner(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) *v1.PersistentVolumeClaim {
+func withProvisioner(claim *v1.PersistentVolumeClaim, provisioner string) *v1.PersistentVolumeClaim {
 	claim = protectedClaim(claim).DeepCopy()
-	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, annProvisioner, class.Provisioner)
-	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, annProvisionerBeta, class.Provisioner)
+	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, annProvisioner, provisioner)
+	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, annProvisionerBeta, provisioner)
 	return claim
 }
 

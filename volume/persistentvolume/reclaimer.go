@@ -26,6 +26,7 @@ type reclaimer struct {
 	plugins    *volume.VolumePluginMgr
 	operations *operation.Executor
 	events     *eventLog
+	driverOf   func(provisioner string) string
 }
 
 // release is for a volume whose claim has gone, or has another volume.

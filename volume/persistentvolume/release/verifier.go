@@ -116,10 +116,25 @@ func (r *Verifier) readReleased(ctx context.Context, given *v1.PersistentVolume)
 	case err != nil:
 		return nil, cannotTell(given, err)
 	}
-	if reason := stillKept(pv, given); reason != "" {
+	if reason := r.stillKept(pv, given); reason != "" {
 		return nil, &NotReleasedError{Volume: given.Name, Reason: reason}
 	}
 	return pv, nil
+}
+
+// isTranslation reports whether the volume to reclaim is a driver's, made of the stored one by
+// the plugin that both belong to: the same volume by its name.
+func (r *Verifier) isTranslation(stored, given *v1.PersistentVolume) bool {
+	if given.Spec.CSI == nil || given.Spec.CSI.Driver != stored.Annotations[pvapi.AnnMigratedTo] {
+		return false
+	}
+	plugin, err := pvapi.PluginOf(r.Plugins, volume.NewSpecFromPersistentVolume(stored, false))
+	if err != nil {
+		return false
+	}
+	was, err := plugin.GetVolumeName(volume.NewSpecFromPersistentVolume(stored, false))
+	is, other := plugin.GetVolumeName(volume.NewSpecFromPersistentVolume(given, false))
+	return err == nil && other == nil && was == is
 }
 
 func cannotTell(pv *v1.PersistentVolume, err error) error {
@@ -127,12 +142,12 @@ func cannotTell(pv *v1.PersistentVolume, err error) error {
 }
 
 // stillKept says why the stored volume is not one to destroy, or "".
-func stillKept(stored, given *v1.PersistentVolume) string {
+func (r *Verifier) stillKept(stored, given *v1.PersistentVolume) string {
 	ref, policy := stored.Spec.ClaimRef, stored.Spec.PersistentVolumeReclaimPolicy
 	switch {
 	case given.UID == "" || stored.UID != given.UID:
 		return fmt.Sprintf("it has the UID %q and the one to reclaim %q: it was deleted and made again", stored.UID, given.UID)
-	case !reflect.DeepEqual(stored.Spec.PersistentVolumeSource, given.Spec.PersistentVolumeSource):
+	case !reflect.DeepEqual(stored.Spec.PersistentVolumeSource, given.Spec.PersistentVolumeSource) && !r.isTranslation(stored, given):
 		return "its source has changed"
 	case stored.Status.Phase != v1.VolumeReleased && stored.Status.Phase != v1.VolumeFailed: // to reclaim it, once
 		return fmt.Sprintf("its phase is %q, not %q", stored.Status.Phase, v1.VolumeReleased)

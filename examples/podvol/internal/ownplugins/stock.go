@@ -4,6 +4,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/csitranslation"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/plugins/csi/controller"
@@ -15,7 +16,7 @@ func Stock() []volume.VolumePlugin {
 	if err != nil {
 		return plugins.All()
 	}
-	return plugins.All(drivers)
+	return plugins.All(csitranslation.NewClaims(drivers, csitranslation.New(csitranslation.Config{Portworx: true})))
 }
 
 // DeletesStorage reports whether podvol deletes the storage of a volume once its claim has
@@ -27,8 +28,16 @@ func DeletesStorage(pv *v1.PersistentVolume) bool {
 
 // FlagFor is the flag that a command needs to delete a volume's storage; empty: none.
 func FlagFor(pv *v1.PersistentVolume) []string {
-	if pv.Spec.CSI == nil {
-		return nil
+	if driver := DriverOf(pv); driver != "" {
+		return []string{"--csi-driver", driver + "=SOCKET"}
 	}
-	return []string{"--csi-driver", pv.Spec.CSI.Driver + "=SOCKET"}
+	return nil
+}
+
+// DriverOf is the CSI driver that has a volume, also as one of an in-tree type; empty: none.
+func DriverOf(pv *v1.PersistentVolume) string {
+	if pv.Spec.CSI != nil {
+		return pv.Spec.CSI.Driver
+	}
+	return pv.Annotations["pv.kubernetes.io/migrated-to"]
 }
