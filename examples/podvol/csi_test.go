@@ -148,7 +148,8 @@ func TestMountAndUnmountADriversVolume(t *testing.T) {
 		mustPodvol(t, exitOK, "fsck", "--root-dir", root, "--csi-driver", csitest.DefaultName+"=unix://"+socket)
 		mustPodvol(t, exitOK, "fsck", "--root-dir", root, "--csi-driver", "unix:"+socket)
 		missing := "is of CSI driver " + csitest.DefaultName + ", and no CSI plugin is registered: give --csi-driver " + csitest.DefaultName + "=SOCKET or --csi-registry DIR"
-		if out, errOut := mustPodvol(t, exitFailed, "fsck", "--root-dir", root); strings.Contains(out, "is no volume") || !strings.Contains(errOut, missing) {
+		out, errOut = mustPodvol(t, exitFailed, "fsck", "--root-dir", root)
+		if strings.Contains(out, "is no volume") || !strings.Contains(out, "perhaps for volume notes of pod default/notes") || !strings.Contains(out, "advice: volume notes of pod default/notes "+missing) || errOut != "" {
 			t.Errorf("fsck without the driver:\n%s%s", out, errOut)
 		}
 		if _, errOut := mustPodvol(t, exitFailed, "unmount", "--all", "--root-dir", root); !strings.Contains(errOut, missing) {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,6 +20,7 @@ import (
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/kubeletroot"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins"
@@ -34,7 +36,6 @@ type fsckOptions struct {
 	pods, bundle    string
 	again
 	drivers ownplugins.Options
-	missing []string // flags of drivers that volumes are of
 }
 
 func fsckCommand(s streams) *cobra.Command {
@@ -97,7 +98,7 @@ func fsck(ctx context.Context, s streams, o fsckOptions) error {
 	if err != nil {
 		return err
 	}
-	o.missing = o.drivers.TellMissing(s.err, volumesBelow(rootDir))
+	list.missing = o.drivers.Missing(volumesBelow(rootDir))
 	config := volumemanager.Config{
 		RootDir: rootDir, NodeName: "localhost", Objects: objects.NewStore(), Plugins: plugins.All(own...), Adopt: o.adopt, Logger: log,
 	}
@@ -115,6 +116,9 @@ func fsck(ctx context.Context, s streams, o fsckOptions) error {
 
 // conclude says what the list comes to.
 func (o fsckOptions) conclude(s streams, list *problemList, err error) error {
+	if !list.advised {
+		list.missing.Tell(s.err)
+	}
 	switch {
 	case err != nil:
 		return err
@@ -124,7 +128,7 @@ func (o fsckOptions) conclude(s streams, list *problemList, err error) error {
 	case list.open == 0:
 		return nil
 	case !o.repair && list.repairable > 0:
-		fmt.Fprintf(s.err, "To repair: %s\n", shellJoin(slices.Concat(programName(os.Args[0]), o.repairArgs(), o.missing)))
+		fmt.Fprintf(s.err, "To repair: %s\n", shellJoin(slices.Concat(programName(os.Args[0]), o.repairArgs(), list.missing.Flags)))
 	}
 	return errReported
 }
@@ -190,6 +194,9 @@ type problemList struct {
 	// count is all problems, open those that are not repaired, repairable those
 	// of them that can be.
 	count, open, repairable int
+	// missing says which drivers the command line lacks; advised: a problem has said so.
+	missing ownplugins.Missing
+	advised bool
 }
 
 func newProblemList(format string, out io.Writer) (*problemList, error) {
@@ -213,6 +220,9 @@ func (l *problemList) add(p volumemanager.Problem, tried bool, err error) {
 	}
 	if err != nil {
 		row.Error = err.Error()
+	}
+	if len(l.missing.Sentences) > 0 && errors.Is(p.Err, volume.ErrNoPlugin) {
+		row.Advice, l.advised = strings.Join(l.missing.Sentences, "; "), true
 	}
 	l.count++
 	if !row.Repaired {

@@ -135,7 +135,7 @@ func unmountSelected(ctx context.Context, s streams, o unmountOptions, rootDir s
 	}
 	volumes := selected.choose(mounted)
 	absent := selected.absent(mounted)
-	o.plugins.TellMissing(s.err, volumes)
+	o.plugins.Missing(volumes).Tell(s.err)
 	if len(volumes) == 0 {
 		fmt.Fprintf(s.err, "Nothing to unmount below %s.\n", rootDir)
 	}

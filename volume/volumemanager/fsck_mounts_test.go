@@ -13,6 +13,7 @@ import (
 
 	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -82,6 +83,23 @@ func TestFsckOfDeviceMountsWithoutRecord(t *testing.T) {
 		if _, mounted, err := w.fake.Table().At(path); err != nil || mounted != want {
 			t.Errorf("%s mounted: %v, %v", path, mounted, err)
 		}
+	}
+}
+
+// Only a volume's plugin knows where its device is: fsck says which one it lacks.
+func TestFsckOfDeviceMountsWithoutThePlugin(t *testing.T) {
+	w := newWorld(t)
+	d := w.withDisks()
+	w.leave(diskPod("web", "a"))
+	w.plugins = besides()
+	problems := w.check(true)
+	if len(problems) != 1 {
+		t.Fatalf("the plan: %v", kinds(problems))
+	}
+	p := problems[0]
+	if p.Kind != volumemanager.ProblemStrayDevice || p.Path != d.place("a") || p.Repair != "" || !errors.Is(p.Err, volume.ErrNoPlugin) ||
+		!strings.Contains(p.Err.Error(), "perhaps for volume v-a of pod") || p.Advice != "Register the plugin "+diskPlugin+", and check again." {
+		t.Errorf("%+v", p)
 	}
 }
 

@@ -9,11 +9,19 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
-// TellMissing says of which drivers volumes are, where the command line names none: without
-// the CSI plugin their records explain nothing. It returns the flags that would name them.
-func (o *Options) TellMissing(w io.Writer, volumes []volumemanager.VolumeStatus) (flags []string) {
+// Missing are the drivers that volumes are of, where the command line names none: without the
+// CSI plugin their records explain nothing.
+type Missing struct {
+	// Sentences say so, one for each driver.
+	Sentences []string
+	// Flags would name them, but for their sockets.
+	Flags []string
+}
+
+// Missing returns the drivers that the command line lacks for volumes.
+func (o *Options) Missing(volumes []volumemanager.VolumeStatus) (m Missing) {
 	if o.hasDrivers() {
-		return nil
+		return m
 	}
 	told := make(map[string]bool)
 	for _, v := range volumes {
@@ -22,8 +30,15 @@ func (o *Options) TellMissing(w io.Writer, volumes []volumemanager.VolumeStatus)
 			continue
 		}
 		told[driver] = true
-		fmt.Fprintf(w, "podvol: volume %s of pod %s is of CSI driver %s, and no CSI plugin is registered: give --csi-driver %s=SOCKET or --csi-registry DIR\n", v.Volume, v.Pod, driver, driver)
-		flags = append(flags, "--csi-driver", driver+"=SOCKET")
+		m.Sentences = append(m.Sentences, fmt.Sprintf("volume %s of pod %s is of CSI driver %s, and no CSI plugin is registered: give --csi-driver %s=SOCKET or --csi-registry DIR", v.Volume, v.Pod, driver, driver))
+		m.Flags = append(m.Flags, "--csi-driver", driver+"=SOCKET")
 	}
-	return flags
+	return m
+}
+
+// Tell prints the sentences to where errors go.
+func (m Missing) Tell(w io.Writer) {
+	for _, sentence := range m.Sentences {
+		fmt.Fprintf(w, "podvol: %s\n", sentence)
+	}
 }

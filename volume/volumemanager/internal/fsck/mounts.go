@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -29,12 +30,15 @@ type examination struct {
 	subPaths map[containermounts.SubPaths]bool
 	pods     map[types.UID]bool
 	devices  []string // where devices are mounted, or bound
+	// unregistered has a record of each plugin that is not registered: it would say where
+	// its devices are.
+	unregistered map[string]*mountrecord.Record
 	// incomplete: there may be more than the records say.
 	incomplete bool
 }
 
 func newExamination(config Config, mounted rootdir.Mounts) *examination {
-	return &examination{Config: config, mounted: mounted, volumes: make(map[rootdir.Key]bool), places: make(map[rootdir.Key]string), subPaths: make(map[containermounts.SubPaths]bool), pods: make(map[types.UID]bool)}
+	return &examination{Config: config, mounted: mounted, volumes: make(map[rootdir.Key]bool), places: make(map[rootdir.Key]string), subPaths: make(map[containermounts.SubPaths]bool), pods: make(map[types.UID]bool), unregistered: make(map[string]*mountrecord.Record)}
 }
 
 // explain adds what records say is there, also those that cannot be read.
@@ -62,7 +66,7 @@ func (x *examination) explainDevice(r *mountrecord.Record) {
 	}
 	plugin, err := x.Plugins.FindPluginByName(r.Plugin)
 	if err != nil {
-		x.incomplete = true
+		x.unregistered[r.Plugin] = r
 		return
 	}
 	use, err := devices.Of(plugin, r.Spec(), r.PodUID)
@@ -149,6 +153,12 @@ func (x *examination) strayDevice(path string, count int) Problem {
 		_, mounts := volume.AsDeviceMountable(plugin)
 		return mounts && pathin.Strictly(x.Host.GetPluginDir(plugin.GetPluginName()), path)
 	})
+	if r := x.unexplained(path); r != nil {
+		p.Err = &volume.Failure{Cause: volume.ErrNoPlugin, Subject: r.Plugin,
+			What: fmt.Sprintf("something is mounted here for all pods of the node, perhaps for volume %s of pod %s, whose plugin %s is not registered", strings.Join(r.Volumes, ", "), r.Pod, r.Plugin)}
+		p.Advice = "Register the plugin " + r.Plugin + ", and check again."
+		return p
+	}
 	switch {
 	case x.incomplete:
 		p.Advice = "Some records cannot be read, and one of them may explain it; see to these first."
@@ -170,6 +180,20 @@ func (x *examination) strayDevice(path string, count int) Problem {
 		}
 	}
 	return p
+}
+
+// unexplained returns a record whose plugin is not registered, if there is one: where the plugin
+// would mount devices is not known, but most likely in its own directory.
+func (x *examination) unexplained(path string) (r *mountrecord.Record) {
+	for _, name := range slices.Sorted(maps.Keys(x.unregistered)) {
+		if own := pathin.Strictly(x.Host.GetPluginDir(name), path); own || r == nil {
+			r = x.unregistered[name]
+			if own {
+				return r
+			}
+		}
+	}
+	return r
 }
 
 // mountProblems are mounts that no record explains, or not all of them.
