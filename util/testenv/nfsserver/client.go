@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/moby/sys/mountinfo"
@@ -44,7 +43,7 @@ func Helper(t testing.TB, p Packages) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	for _, name := range []string{"mount.nfs", "mount.nfs4", "umount.nfs", "umount.nfs4"} {
-		if err := p.wrap(name, filepath.Join(dir, name)); err != nil {
+		if err := p.Wrap(name, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
 		link := filepath.Join("/sbin", name)
@@ -76,15 +75,6 @@ func DetachBelow(t testing.TB, dir string) (same string) {
 		}
 	})
 	return dir
-}
-
-// wrap writes a script that runs a program of the packages under its own name.
-func (p Packages) wrap(program, file string) error {
-	line, err := p.line(program)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(file, fmt.Appendf(nil, "#!/bin/sh\nexec %s \"$@\"\n", strings.Join(line, " ")), 0o755)
 }
 
 // Hosts adds names to the machine's /etc/hosts until the test ends, for tools

@@ -31,7 +31,7 @@ type daemon struct {
 // ready there; nil means that nobody needs to wait. It ends with the test, which
 // shows what it has said if it failed.
 func startDaemon(t testing.TB, at place, p Packages, ready func(*daemon) bool, name string, args ...string) (*daemon, error) {
-	cmd, err := p.command(context.Background(), name, args...)
+	cmd, err := p.Command(context.Background(), name, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func answersAt(port int) error {
 
 // runTool runs a program of the packages at a place to its end.
 func runTool(ctx context.Context, at place, p Packages, name string, args ...string) error {
-	cmd, err := p.command(ctx, name, args...)
+	cmd, err := p.Command(ctx, name, args...)
 	if err != nil {
 		return err
 	}

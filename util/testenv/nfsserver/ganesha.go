@@ -55,7 +55,7 @@ func (g *ganesha) configuration() string {
 	}
 	var c strings.Builder
 	fmt.Fprintf(&c, "NFS_CORE_PARAM {\n Protocols = %s; MNT_Port = 20048; Enable_RQUOTA = false; Mount_Path_Pseudo = true;\n Plugins_Dir = %q;\n}\n",
-		strings.Join(protocols, ","), filepath.Join(g.s.packages.dir, "usr/lib/x86_64-linux-gnu/ganesha"))
+		strings.Join(protocols, ","), filepath.Join(g.s.packages.Dir, "usr/lib/x86_64-linux-gnu/ganesha"))
 	c.WriteString("NFSv4 {\n UseGetpwnam = true; Only_Numeric_Owners = true; Graceless = true; Lease_Lifetime = 10; RecoveryBackend = fs;\n")
 	if len(minors) > 0 {
 		fmt.Fprintf(&c, " Minor_Versions = %s;\n", strings.Join(minors, ","))

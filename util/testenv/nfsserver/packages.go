@@ -1,142 +1,18 @@
 package nfsserver
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 
-	"github.com/podvol/podvol/util/testenv/vmtest"
+	"github.com/podvol/podvol/util/testenv/debs"
 )
 
 // Packages are Debian's NFS servers and tools, and every library below them, in
 // a directory of their own: the node under test shall neither serve NFS nor
 // have the helpers.
-type Packages struct{ dir string }
+type Packages struct{ debs.Tree }
 
-// names are the packages that bring the programs.
-func names() []string {
-	return []string{"nfs-kernel-server", "nfs-common", "rpcbind", "nfs-ganesha", "nfs-ganesha-vfs"}
-}
-
-// Unpack returns the packages, fetched with apt-get and unpacked below the
-// user's cache directory at the first use; root is not needed. It is called
-// before [vmtest.Run], since the machine has no network, and does nothing where
-// no machine will run.
+// Unpack returns the packages, as [debs.Unpack] does.
 func Unpack(t testing.TB) Packages {
 	t.Helper()
-	if os.Getenv("PODVOL_VMTEST") == "" && !vmtest.Inside() {
-		return Packages{}
-	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := Packages{filepath.Join(cache, "podvol", "nfsservers")}
-	if _, err := os.Stat(p.dir); err == nil {
-		return p
-	}
-	if err := p.fetch(t.Context()); err != nil {
-		t.Fatalf("unpack the NFS servers: %v", err)
-	}
-	return p
-}
-
-func (p Packages) fetch(ctx context.Context) error {
-	if err := os.MkdirAll(filepath.Dir(p.dir), 0o755); err != nil {
-		return err
-	}
-	work, err := os.MkdirTemp(filepath.Dir(p.dir), "nfsserver-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(work)
-	wanted, err := withLibraries(ctx, names())
-	if err != nil {
-		return err
-	}
-	if _, err := output(ctx, work, "apt-get", append([]string{"download", "-q"}, wanted...)...); err != nil {
-		return err
-	}
-	files, err := filepath.Glob(filepath.Join(work, "*.deb"))
-	if err != nil || len(files) == 0 {
-		return fmt.Errorf("nothing was fetched: %w", err)
-	}
-	tree := filepath.Join(work, "tree")
-	for _, file := range files {
-		if _, err := output(ctx, work, "dpkg", "-x", file, tree); err != nil {
-			return err
-		}
-	}
-	if err := os.Rename(tree, p.dir); err != nil && !errors.Is(err, fs.ErrExist) { // another test was faster
-		return err
-	}
-	return nil
-}
-
-// withLibraries adds the libraries that packages depend on.
-func withLibraries(ctx context.Context, packages []string) ([]string, error) {
-	args := []string{"depends", "--recurse", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks", "--no-replaces", "--no-enhances", "--no-pre-depends"}
-	list, err := output(ctx, ".", "apt-cache", append(args, packages...)...)
-	if err != nil {
-		return nil, err
-	}
-	all := packages
-	for line := range strings.Lines(list) {
-		name := strings.TrimSpace(line)
-		if strings.HasPrefix(line, "lib") && !strings.Contains(name, ":") && !strings.Contains(name, "perl") {
-			all = append(all, name)
-		}
-	}
-	return all, nil
-}
-
-func output(ctx context.Context, dir, name string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "LC_ALL=C")
-	out, err := cmd.Output()
-	if failed, ok := errors.AsType[*exec.ExitError](err); ok {
-		return "", fmt.Errorf("%s %s: %w (apt-get update fetches the lists)\n%s", name, strings.Join(args, " "), err, failed.Stderr)
-	}
-	return string(out), err
-}
-
-// find is where a program was unpacked.
-func (p Packages) find(program string) (string, error) {
-	for _, dir := range []string{"sbin", "usr/sbin", "usr/bin"} {
-		path := filepath.Join(p.dir, dir, program)
-		if _, err := os.Stat(path); err == nil {
-			return path, nil
-		}
-	}
-	return "", fmt.Errorf("no package has %s", program)
-}
-
-// line is the command that runs a program with the libraries it came with.
-func (p Packages) line(program string) ([]string, error) {
-	path, err := p.find(program)
-	if err != nil {
-		return nil, err
-	}
-	var libraries []string
-	for _, dir := range []string{"lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib/ganesha"} {
-		libraries = append(libraries, filepath.Join(p.dir, dir))
-	}
-	return []string{filepath.Join(p.dir, "lib64/ld-linux-x86-64.so.2"), "--library-path", strings.Join(libraries, ":"), path}, nil
-}
-
-func (p Packages) command(ctx context.Context, program string, args ...string) (*exec.Cmd, error) {
-	line, err := p.line(program)
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.CommandContext(ctx, line[0], append(line[1:], args...)...)
-	cmd.Dir = "/"
-	return cmd, nil
+	return Packages{debs.Unpack(t, "nfsservers", "nfs-kernel-server", "nfs-common", "rpcbind", "nfs-ganesha", "nfs-ganesha-vfs")}
 }

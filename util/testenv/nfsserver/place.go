@@ -136,7 +136,7 @@ func forgetNFS() error {
 // configure writes what the daemons of a place read. In the machine itself that
 // is as it was again at the test's end; elsewhere it goes with its namespace.
 func (p Packages) configure(t testing.TB, at place, hostname string) error {
-	netconfig, err := os.ReadFile(filepath.Join(p.dir, "etc/netconfig"))
+	netconfig, err := os.ReadFile(filepath.Join(p.Dir, "etc/netconfig"))
 	if err != nil {
 		return err
 	}
