@@ -41,11 +41,10 @@ func (m *Manager) VolumesInUse() []v1.UniqueVolumeName {
 // (package selfattach); nil: no pod here has it. The caller must not change it.
 func (m *Manager) AttachableSpec(name v1.UniqueVolumeName) *volume.Spec { return m.devices.Spec(name) }
 
-// ReportedInUse says which volumes the node's status lists in use, after a
-// report of [Manager.VolumesInUse] has reached it; also if the status said so
-// before. Reports must follow one another. The volumes that waited for this,
-// and are attached, are mounted at once. It never blocks. The slice is not
-// kept.
+// ReportedInUse says which volumes the node's status lists in use, after a report of
+// [Manager.VolumesInUse] has reached it; also if the status said so before. Reports must follow
+// one another. The volumes that waited for this, and are attached, are mounted at once. It never
+// blocks. The slice is not kept.
 func (m *Manager) ReportedInUse(names []v1.UniqueVolumeName) {
 	m.entries.Lock()
 	defer m.entries.Unlock()
@@ -67,8 +66,7 @@ func (m *Manager) SetVolumesAttached(attached []v1.AttachedVolume) {
 	m.devices.SetAttached(attached)
 }
 
-// AttachmentError says why the attachment of a volume is not in order: it waits
-// for a report, or it was detached although it is mounted.
+// AttachmentError is of a volume that waits for a report, or was detached while it is mounted.
 type AttachmentError struct {
 	// Volume is the volume's unique name, which reports are about.
 	Volume v1.UniqueVolumeName
@@ -80,6 +78,8 @@ type AttachmentError struct {
 	Attached bool
 	// Mounted: it is mounted here.
 	Mounted bool
+	// Err is why it is not attached, by its plugin; nil: that takes its time. The text lacks it.
+	Err error
 }
 
 func (e *AttachmentError) Error() string {
@@ -94,12 +94,15 @@ func (e *AttachmentError) Error() string {
 	return fmt.Sprintf("%s waits until the status of node %s lists it in use, and to be reported attached", e.Volume, e.Node)
 }
 
-// check asks the plugin why the volume is not attached; nil: that takes its time.
+// Unwrap returns the plugin's reason.
+func (e *AttachmentError) Unwrap() error { return e.Err }
+
+// check asks the plugin why the volume is not attached, and notes that.
 func (e *AttachmentError) check(ctx context.Context, plugin volume.VolumePlugin, spec *volume.Spec) error {
 	if checker, ok := volume.AsAttachmentChecker(plugin); ok && e.ReportedInUse && !e.Attached {
-		return checker.CheckAttachment(ctx, spec)
+		e.Err = checker.CheckAttachment(ctx, spec)
 	}
-	return nil
+	return e.Err
 }
 
 // wait names the missing reports.
@@ -117,8 +120,7 @@ func newAttachmentError(node string, r devices.Reports) *AttachmentError {
 	return &AttachmentError{Volume: r.Volume, Node: node, ReportedInUse: r.InUse, Attached: r.Attached}
 }
 
-// awaits says which reports must come before the volume is mounted; nil: none. The caller
-// holds the lock.
+// awaits says which reports are missing before the mount; nil: none. The caller holds the lock.
 func (p *publisher) awaits(s *podVolume) *AttachmentError {
 	if r, missing := p.devices.Missing(s); missing {
 		return newAttachmentError(p.nodeName, r)
@@ -126,11 +128,11 @@ func (p *publisher) awaits(s *podVolume) *AttachmentError {
 	return nil
 }
 
-// finishWaiting notes that an operation ended since a report is missing; this is no failure,
-// and no attempt either: those that wait for one go on waiting. Where the plugin can say why
-// the volume is not attached, it is asked again after a pause. The caller holds the lock.
+// finishWaiting notes that an operation ended since a report is missing, and the plugin's reason;
+// it is no attempt: those that wait for one go on waiting. Where the plugin can say why the
+// volume is not attached, it is asked again after a pause. The caller holds the lock.
 func (r *reconciler) finishWaiting(s *podVolume, generation int, missing *AttachmentError) {
-	s.err = nil
+	s.err = missing.Err
 	waits := r.status.awaits(s) != nil // the reports may have come meanwhile
 	plugin, _ := r.status.plugins.FindPluginByName(s.describe().Plugin)
 	if _, checked := volume.AsAttachmentChecker(plugin); checked && waits && !missing.Attached && s.generation == generation {
@@ -150,14 +152,14 @@ func (r *reconciler) finishWaiting(s *podVolume, generation int, missing *Attach
 	}
 }
 
-// attachmentTrouble is what the volume's rows say of its attachment. The caller
-// holds the lock.
+// attachmentTrouble is what rows say of the volume's attachment. The caller holds the lock.
 func (p *publisher) attachmentTrouble(s *podVolume) *AttachmentError {
 	trouble := p.awaits(s)
 	switch {
 	case trouble == nil:
 		return nil
 	case s.isAwaiting():
+		trouble.Err = s.err
 	case s.state == StateMounted:
 		if trouble.Attached || !p.devices.IsReporting() {
 			return nil

@@ -254,8 +254,17 @@ func TestWhyAVolumeIsNotAttached(t *testing.T) {
 		if events := w.events.all(); len(events) == 0 || !strings.Contains(events[0], "no slot is free") {
 			t.Errorf("events %v", events)
 		}
-		if row := rowOf(t, manager, "web"); row.State != volumemanager.StatePending || row.Attachment == nil {
+		row := rowOf(t, manager, "web")
+		if row.State != volumemanager.StatePending || !errors.Is(row.Err, full) || row.Attachment == nil || !errors.Is(row.Attachment, full) {
 			t.Errorf("%+v", row)
+		}
+		if text, err := json.Marshal(row); err != nil || !strings.Contains(string(text), "no slot is free") {
+			t.Errorf("%s, %v", text, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := manager.WaitForMounted(ctx, pod.UID); !errors.Is(err, full) || strings.Count(err.Error(), "no slot is free") != 1 {
+			t.Errorf("a caller that waited is not told why, or twice: %v", err)
 		}
 		began := time.Now()
 		n.attach("a")
