@@ -44,7 +44,8 @@ type Config struct {
 	// Plugins are those that attach ([CanAttach]), the same as the manager's, which
 	// initializes them.
 	Plugins []volume.VolumePlugin
-	// Logger takes failed attempts, which are tried again; nil drops them.
+	// Logger takes failed attempts, which are tried again, once for each text of a volume's
+	// errors; nil drops them.
 	Logger *slog.Logger
 }
 
@@ -90,7 +91,8 @@ type attachment struct {
 	shared bool
 	// unsure: an attempt may have attached it.
 	unsure bool
-	err    error // of the last attempt
+	err    error  // of the last attempt
+	logged string // what failed in the last attempt; empty: nothing
 	since  time.Time
 }
 

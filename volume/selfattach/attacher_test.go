@@ -129,6 +129,41 @@ func TestFailedAttempts(t *testing.T) {
 	}
 }
 
+// Attempts that fail in one way are logged once, with the volume and the error.
+func TestFailuresAreLoggedOnce(t *testing.T) {
+	inBubble(t, 1, func(t *testing.T, c *cabinet, nodes []*machineNode) {
+		n := nodes[0]
+		fail := func(err error) {
+			c.strikes(func(context.Context, string, bool) error { return err })
+			time.Sleep(10 * time.Minute)
+			synctest.Wait()
+		}
+		n.want("a")
+		n.want("b")
+		fail(errors.New("no slot is free"))
+		fail(errors.New("no route"))
+		n.unwant("b")
+		fail(errors.New("no route"))
+		logged := n.lines.String()
+		for _, want := range []struct{ what, lun, err string }{
+			{"attaching", "a", "no slot is free"}, {"attaching", "b", "no slot is free"}, {"attaching", "a", "no route"}, {"attaching", "b", "no route"}, {"detaching", "b", "no route"},
+		} {
+			if line := fmt.Sprintf("msg=\"%s failed\" volume=%s error=%q\n", want.what, unique(want.lun), want.err); strings.Count(logged, line) != 1 {
+				t.Errorf("not once: %s", line)
+			}
+		}
+		if strings.Count(logged, "\n") != 5 {
+			t.Errorf("logged:\n%s", logged)
+		}
+		fail(nil)
+		n.unwant("a")
+		if err := n.attacher.WaitForDetached(t.Context()); err != nil {
+			t.Error(err)
+		}
+		c.assertGone()
+	})
+}
+
 // A call that hangs delays no other volume, and ends with the attacher.
 func TestACallHangs(t *testing.T) {
 	inBubble(t, 1, func(t *testing.T, c *cabinet, nodes []*machineNode) {

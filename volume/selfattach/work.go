@@ -84,10 +84,32 @@ func codeOf(err error) *int32 {
 // reconcile does what one volume needs now. One goroutine at a time does it for a volume.
 func (a *Attacher) reconcile(ctx context.Context, name v1.UniqueVolumeName) work.Result {
 	err := a.sync(ctx, name)
-	if err != nil && ctx.Err() == nil && !errors.Is(err, errBusy) {
-		a.log.Warn("to be tried again", "volume", name, "error", err)
+	if ctx.Err() == nil && !errors.Is(err, errBusy) {
+		if what, isNew := a.outcome(name, err); isNew {
+			a.log.Warn(what, "volume", name, "error", err)
+		}
 	}
 	return work.Result{Reason: err}
+}
+
+// outcome notes that of an attempt. It says what has failed, if that is not known of the volume.
+func (a *Attacher) outcome(name v1.UniqueVolumeName, err error) (what string, isNew bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	one, what := a.volumes[name], "attaching failed"
+	if one == nil {
+		return what, err != nil
+	}
+	if !one.inUse {
+		what = "detaching failed"
+	}
+	text := ""
+	if err != nil {
+		text = what + ": " + err.Error()
+	}
+	isNew = err != nil && one.logged != text
+	one.logged = text
+	return what, isNew
 }
 
 func (a *Attacher) sync(ctx context.Context, name v1.UniqueVolumeName) error {

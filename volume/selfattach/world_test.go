@@ -3,6 +3,7 @@ package selfattach_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -120,6 +121,7 @@ type machineNode struct {
 	tell     func(struct{})
 
 	attacher *selfattach.Attacher
+	lines    strings.Builder // logged
 	stop     func() error
 }
 
@@ -222,7 +224,8 @@ func (n *machineNode) hasRecord(lun string) bool {
 }
 
 func (n *machineNode) config() selfattach.Config {
-	return selfattach.Config{Dir: n.dir, SharedDir: filepath.Join(filepath.Dir(filepath.Dir(n.dir)), "shared"), NodeName: "n1", Plugins: []volume.VolumePlugin{n.cabinet}}
+	return selfattach.Config{Dir: n.dir, SharedDir: filepath.Join(filepath.Dir(filepath.Dir(n.dir)), "shared"), NodeName: "n1", Plugins: []volume.VolumePlugin{n.cabinet},
+		Logger: slog.New(slog.NewTextHandler(&n.lines, nil))}
 }
 
 func (n *machineNode) start() { n.startAt("this boot") }
