@@ -50,14 +50,19 @@ type Config struct {
 }
 
 // Node is what an [Attacher] needs of a volume manager; *volumemanager.Manager is one, with S
-// its VolumeStatus. The comments are there.
+// its VolumeStatus. The manager's comments say what the methods do.
 type Node[S any] interface {
+	Reports
 	WaitForRecovery(ctx context.Context) error
+	Subscribe(f func(S)) (stop func())
+}
+
+// Reports are what a manager and an [Attacher] tell each other.
+type Reports interface {
 	VolumesInUse() []v1.UniqueVolumeName
 	AttachableSpec(name v1.UniqueVolumeName) *volume.Spec
 	ReportedInUse(names []v1.UniqueVolumeName)
 	SetVolumesAttached(attached []v1.AttachedVolume)
-	Subscribe(f func(S)) (stop func())
 }
 
 // Attacher attaches the volumes of one volume manager, and detaches them. Its methods may be
@@ -72,10 +77,12 @@ type Attacher struct {
 	news    chan struct{} // has a value when the manager's lists may have changed
 	ran     atomic.Bool
 
+	reporting sync.Mutex // reports follow one another
+	node      Reports    // nil until the manager has recovered
+
 	mu      sync.Mutex
 	volumes map[v1.UniqueVolumeName]*attachment
 	byName  map[string]*attachment // by the names of VolumeAttachments
-	resync  func()                 // nil until the manager has recovered
 	changed chan struct{}          // closed at the next change of volumes
 }
 
@@ -89,11 +96,11 @@ type attachment struct {
 	spec  *volume.Spec
 	// shared: other programs know that this one has it.
 	shared bool
-	// unsure: an attempt may have attached it.
-	unsure bool
-	err    error  // of the last attempt
-	logged string // what failed in the last attempt; empty: nothing
-	since  time.Time
+	// uncertain: an attempt may have attached it.
+	uncertain bool
+	err       error  // of the last attempt
+	logged    string // what failed in the last attempt; empty: nothing
+	since     time.Time
 }
 
 // isAttached reports whether the volume can be mounted.
@@ -128,7 +135,7 @@ func open(c Config, boot string) (*Attacher, error) {
 		if r.Step == attached && r.Boot != a.boot {
 			r.Step = attaching
 		}
-		a.enter(&attachment{volume: r.Volume, record: r, unsure: true, since: time.Now()}, r.spec())
+		a.enter(&attachment{volume: r.Volume, record: r, uncertain: true, since: time.Now()}, r.spec())
 	}
 	return a, nil
 }
@@ -172,43 +179,54 @@ func Run[S any](ctx context.Context, a *Attacher, node Node[S]) error {
 	}
 	// What a damaged record hides may be any of them.
 	node.SetVolumesAttached(a.list(func(one *attachment) bool { return one.record != nil }))
-	var one sync.Mutex // reports follow one another
-	resync := func() {
-		one.Lock()
-		defer one.Unlock()
-		names := node.VolumesInUse()
-		if names == nil {
-			return
-		}
-		specs := make(map[v1.UniqueVolumeName]*volume.Spec, len(names))
-		for _, name := range names {
-			specs[name] = node.AttachableSpec(name)
-		}
-		a.use(specs)
-		node.SetVolumesAttached(a.list(func(one *attachment) bool { return one.inUse && one.isAttached() }))
-		node.ReportedInUse(names)
-	}
-	resync()
-	a.start(ctx, resync)
+	a.recovered(node)
+	a.resync()
+	a.start(ctx)
 	defer a.queue.Wait()
 	for {
 		select {
 		case <-a.news:
-			resync()
+			a.resync()
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
+// recovered says that reports can be made from now on.
+func (a *Attacher) recovered(node Reports) {
+	a.reporting.Lock()
+	defer a.reporting.Unlock()
+	a.node = node
+}
+
+// resync makes the reports of both sides. It does nothing until the manager has recovered.
+func (a *Attacher) resync() {
+	a.reporting.Lock()
+	defer a.reporting.Unlock()
+	if a.node == nil {
+		return
+	}
+	names := a.node.VolumesInUse()
+	if names == nil {
+		return
+	}
+	specs := make(map[v1.UniqueVolumeName]*volume.Spec, len(names))
+	for _, name := range names {
+		specs[name] = a.node.AttachableSpec(name)
+	}
+	a.use(specs)
+	a.node.SetVolumesAttached(a.list(func(one *attachment) bool { return one.inUse && one.isAttached() }))
+	a.node.ReportedInUse(names)
+}
+
 // start begins to work on all volumes.
-func (a *Attacher) start(ctx context.Context, resync func()) {
+func (a *Attacher) start(ctx context.Context) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for name := range a.volumes {
 		a.queue.Enqueue(name)
 	}
-	a.resync = resync
 	a.change()
 	a.queue.Start(ctx)
 }
@@ -240,7 +258,7 @@ func (a *Attacher) use(specs map[v1.UniqueVolumeName]*volume.Spec) {
 	for name, spec := range specs {
 		one := a.volumes[name]
 		if one == nil {
-			if spec == nil || a.meansFor(name) == nil {
+			if spec == nil || a.attacherFor(name) == nil {
 				continue // left by an earlier owner, or another attaches it
 			}
 			one = &attachment{volume: name, since: time.Now()}
@@ -274,11 +292,7 @@ func (a *Attacher) GetVolumeAttachment(_ context.Context, name string) (*storage
 	if one == nil {
 		return nil, &volume.ObjectNotFoundError{Ref: volume.NewObjectRef("VolumeAttachment", "", name)}
 	}
-	object := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: storagev1.VolumeAttachmentSpec{NodeName: string(a.config.NodeName)}}
-	if one.record != nil {
-		object.Status.Attached, object.Status.AttachmentMetadata = one.isAttached(), maps.Clone(one.record.Metadata)
-	}
+	object := volumeAttachment(name, a.config.NodeName, one.record)
 	if one.err != nil && one.inUse && !object.Status.Attached {
 		object.Status.AttachError = &storagev1.VolumeError{Time: metav1.NewTime(one.since), Message: one.err.Error(), ErrorCode: codeOf(one.err)}
 	}
@@ -289,12 +303,7 @@ func (a *Attacher) GetVolumeAttachment(_ context.Context, name string) (*storage
 // before, the error matches [ErrStillAttached] and says what is attached, and why.
 func (a *Attacher) WaitForDetached(ctx context.Context) error {
 	for {
-		a.mu.Lock()
-		resync := a.resync
-		a.mu.Unlock()
-		if resync != nil {
-			resync() // the manager may be about to tell of it
-		}
+		a.resync() // the manager may be about to tell of it
 		left, changed := a.left()
 		if len(left) == 0 {
 			return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,8 +13,8 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// Recorded is the [volume.AttachmentGetter] of who does not attach, but must not delete what is
-// attached. It reads the records each time.
+// Recorded is the [volume.AttachmentGetter] of a program that attaches nothing, but must not
+// delete a volume that is attached. It reads the records each time.
 type Recorded struct {
 	// Dirs are the directories of records ([Config].Dir).
 	Dirs []string
@@ -35,8 +36,7 @@ func (r Recorded) GetVolumeAttachment(_ context.Context, name string) (*storagev
 		}
 		for _, one := range all {
 			if attachmentName(one.spec(), r.NodeName) == name {
-				return &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.VolumeAttachmentSpec{NodeName: string(r.NodeName)},
-					Status: storagev1.VolumeAttachmentStatus{Attached: one.Step == attached}}, nil
+				return volumeAttachment(name, r.NodeName, one), nil
 			}
 		}
 	}
@@ -44,4 +44,13 @@ func (r Recorded) GetVolumeAttachment(_ context.Context, name string) (*storagev
 		return nil, err
 	}
 	return nil, &volume.ObjectNotFoundError{Ref: volume.NewObjectRef("VolumeAttachment", "", name)}
+}
+
+// volumeAttachment says of a volume what its record does; nil: it is not attached.
+func volumeAttachment(name string, node types.NodeName, r *record) *storagev1.VolumeAttachment {
+	object := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.VolumeAttachmentSpec{NodeName: string(node)}}
+	if r != nil {
+		object.Status.Attached, object.Status.AttachmentMetadata = r.Step == attached, maps.Clone(r.Metadata)
+	}
+	return object
 }

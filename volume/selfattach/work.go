@@ -16,15 +16,15 @@ import (
 // CanAttach reports whether an [Attacher] can attach by a plugin: it is a [volume.SpecAttacher],
 // or a [volume.AttachableVolumePlugin] other than one that only looks whether another program
 // has attached its volumes ([volume.AttachmentChecker]).
-func CanAttach(p volume.VolumePlugin) bool { return meansOf(p) != nil }
+func CanAttach(p volume.VolumePlugin) bool { return attacherOf(p) != nil }
 
-// means is how a plugin attaches.
-type means interface {
+// attacher attaches the volumes of a plugin.
+type attacher interface {
 	AttachSpec(ctx context.Context, spec *volume.Spec, node types.NodeName) (volume.Attachment, error)
 	DetachSpec(ctx context.Context, spec *volume.Spec, node types.NodeName) error
 }
 
-func meansOf(p volume.VolumePlugin) means {
+func attacherOf(p volume.VolumePlugin) attacher {
 	if able, ok := p.(volume.SpecAttacher); ok {
 		return able
 	}
@@ -61,12 +61,12 @@ func (b byName) DetachSpec(ctx context.Context, spec *volume.Spec, node types.No
 	return detacher.Detach(ctx, name, node)
 }
 
-// meansFor returns how a volume is attached, by its unique name; nil: not here.
-func (a *Attacher) meansFor(name v1.UniqueVolumeName) (found means) {
+// attacherFor returns how a volume is attached, by its unique name; nil: not here.
+func (a *Attacher) attacherFor(name v1.UniqueVolumeName) (found attacher) {
 	length := 0
 	for _, p := range a.config.Plugins {
 		plugin := p.GetPluginName()
-		if m := meansOf(p); m != nil && len(plugin) > length && strings.HasPrefix(string(name), plugin+"/") {
+		if m := attacherOf(p); m != nil && len(plugin) > length && strings.HasPrefix(string(name), plugin+"/") {
 			found, length = m, len(plugin)
 		}
 	}
@@ -185,8 +185,8 @@ func (a *Attacher) attach(ctx context.Context, share *share, spec *volume.Spec, 
 	var cleaned error
 	a.mu.Lock()
 	one := a.volumes[now.Volume]
-	one.unsure = one.unsure || volume.IsUncertain(err)
-	nothing := !one.unsure
+	one.uncertain = one.uncertain || volume.IsUncertain(err)
+	nothing := !one.uncertain
 	a.mu.Unlock()
 	if nothing {
 		cleaned = a.erase(share, now)
@@ -202,7 +202,7 @@ func (a *Attacher) attach(ctx context.Context, share *share, spec *volume.Spec, 
 
 // tryAttach records the volume, attaches it, and records the result.
 func (a *Attacher) tryAttach(ctx context.Context, share *share, spec *volume.Spec, now *record) error {
-	by := a.meansFor(now.Volume)
+	by := a.attacherFor(now.Volume)
 	if by == nil {
 		return volume.NothingDone(errors.New("no plugin here attaches it"))
 	}
@@ -221,7 +221,7 @@ func (a *Attacher) tryAttach(ctx context.Context, share *share, spec *volume.Spe
 	if err := a.records.save(&next); err != nil {
 		return err
 	}
-	a.note(now.Volume, func(one *attachment) { one.record, one.shared, one.unsure, one.err = &next, true, true, nil })
+	a.note(now.Volume, func(one *attachment) { one.record, one.shared, one.uncertain, one.err = &next, true, true, nil })
 	return nil
 }
 
@@ -237,7 +237,7 @@ func (a *Attacher) detach(ctx context.Context, share *share, now *record) error 
 	err := a.tryDetach(ctx, share, now)
 	a.note(now.Volume, func(one *attachment) {
 		if one.err = err; err == nil {
-			one.record, one.shared, one.unsure = nil, false, false
+			one.record, one.shared, one.uncertain = nil, false, false
 		}
 	})
 	return err
@@ -254,7 +254,7 @@ func (a *Attacher) tryDetach(ctx context.Context, share *share, now *record) err
 		a.log.Info("a volume stays attached, as another program of this machine has it", "volume", now.Volume, "record", other)
 		return a.erase(share, now)
 	}
-	by := a.meansFor(now.Volume)
+	by := a.attacherFor(now.Volume)
 	if by == nil {
 		return volume.NothingDone(errors.New("no plugin here detaches it"))
 	}
