@@ -18,8 +18,8 @@
 //
 // Tried with the kernel's own target and open-iscsi 2.1.8: file systems and block volumes,
 // two portals, two disks of one session, growth, a portal lost under a writer, restarts of the
-// agent, and sessions lost meanwhile. Tried with a fake of them only: CHAP, initiatorName,
-// dm-multipath, and another disk under a volume's LUN.
+// agent, sessions lost meanwhile, CHAP, and another disk under a volume's LUN. Tried with a
+// fake of them only: initiatorName and dm-multipath.
 package iscsi
 
 import (

@@ -15,8 +15,8 @@
 //     PersistentVolume, and name that in the claim's volumeName.
 //   - A volume with traces on the node is neither deleted nor detached.
 //   - A node attaches what it mounts by [ForNode] and package selfattach.
-//   - A caller of volume.SpecExpander or ModifiableVolumePlugin can grow and modify volumes. The
-//     claims' controller calls none of them.
+//   - The claims' controller grows volumes, and gives them other attributes
+//     (volume.SpecExpander, volume.ModifiableVolumePlugin).
 //
 // Errors match the causes of package csi, and say whether anything may have been done.
 package controller
