@@ -21,6 +21,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/attachdetach"
 	"github.com/podvol/podvol/volume/clusterhost"
+	"github.com/podvol/podvol/volume/csitranslation"
 	"github.com/podvol/podvol/volume/objects/cluster"
 	"github.com/podvol/podvol/volume/objects/cluster/election"
 	"github.com/podvol/podvol/volume/persistentvolume"
@@ -124,7 +125,8 @@ func (c *controller) work(ctx context.Context) error {
 	recorder := broadcaster.NewRecorder(scheme.Scheme, v1.EventSource{Component: "podvol-controller"})
 	events := clusterhost.NewEvents(recorder).Objects()
 	if c.options.mode == modeAttach {
-		attaching := attachdetach.New(attachdetach.Config{Objects: c.objects, Events: events, Logger: c.log, DetachAfter: c.options.detachAfter, Workers: c.options.workers})
+		attaching := attachdetach.New(attachdetach.Config{Objects: c.objects, Events: events, Logger: c.log, DetachAfter: c.options.detachAfter, Workers: c.options.workers,
+			Translator: csitranslation.New(csitranslation.Config{})})
 		c.attaching.Store(attaching)
 		return attaching.Run(ctx)
 	}

@@ -284,18 +284,36 @@ func (c *Controller) identify(ctx context.Context, a *storagev1.VolumeAttachment
 	if ours := a.Annotations[VolumeAnnotation]; ours != "" {
 		return &attachment{object: a, volume: v1.UniqueVolumeName(ours)}, nil
 	}
-	if name := pvOf(a); name != "" {
-		pv, err := objects.Get[*v1.PersistentVolume](ctx, c.objects, pvapi.VolumeRef(name))
-		if err != nil && !errors.Is(err, volume.ErrNotFound) {
-			return nil, err
-		}
-		if err == nil {
-			if known := c.identifyBy(a, volume.NewSpecFromPersistentVolume(pv, false)); known != nil {
-				return known, nil
-			}
+	spec, err := c.specOf(ctx, a)
+	if err != nil && !errors.Is(err, volume.ErrNotFound) {
+		return nil, err
+	}
+	if err == nil && spec != nil {
+		if known := c.identifyBy(a, spec); known != nil {
+			return known, nil
 		}
 	}
 	return &attachment{object: a, volume: unnamed(a), foreign: true}, nil
+}
+
+// specOf returns what an attachment's source says of the volume; nil: nothing.
+func (c *Controller) specOf(ctx context.Context, a *storagev1.VolumeAttachment) (*volume.Spec, error) {
+	if inline := a.Spec.Source.InlineVolumeSpec; inline != nil {
+		return volume.NewSpecFromPersistentVolume(&v1.PersistentVolume{Spec: *inline}, false), nil
+	}
+	name := pvOf(a)
+	if name == "" {
+		return nil, nil
+	}
+	pv, err := objects.Get[*v1.PersistentVolume](ctx, c.objects, pvapi.VolumeRef(name))
+	if err != nil {
+		return nil, err
+	}
+	spec := volume.NewSpecFromPersistentVolume(pv, false)
+	if translated, err := c.plugins.Translate(c.translator, spec, ""); err == nil {
+		return translated, nil
+	}
+	return spec, nil
 }
 
 // identifyBy identifies an attachment by its PersistentVolume; nil: that is not what is

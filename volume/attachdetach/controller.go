@@ -52,6 +52,10 @@ type Config struct {
 	// ([volume.AttachableVolumePlugin]). Volumes of CSI drivers need none: the CSIDriver
 	// objects say it. Nil: only those are attached.
 	Plugins *volume.VolumePluginMgr
+	// Translator has in-tree volumes that are CSI drivers' by now attached as these, also
+	// inline ones. Nodes must translate them, too, and so must the drivers' external-attachers.
+	// Nil: they are not attached.
+	Translator volume.Translator
 	// Events takes what the controller has to say about pods that wait for a volume; nil
 	// drops it.
 	Events EventRecorder
@@ -83,6 +87,7 @@ type Config struct {
 type Controller struct {
 	objects     objects.Client
 	plugins     *volume.VolumePluginMgr
+	translator  volume.Translator
 	log         *slog.Logger
 	detachAfter time.Duration
 
@@ -105,7 +110,7 @@ type key struct {
 
 // New returns a controller that does nothing until it is run.
 func New(config Config) *Controller {
-	c := &Controller{objects: config.Objects, plugins: config.Plugins, log: config.Logger, detachAfter: config.DetachAfter,
+	c := &Controller{objects: config.Objects, plugins: config.Plugins, translator: config.Translator, log: config.Logger, detachAfter: config.DetachAfter,
 		wishes: newWishes(), attached: newAttachedTable(), tell: newTeller(config.Events)}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)

@@ -10,7 +10,7 @@ package attachdetach_test
 //     node ceased to be Ready, and not from when a pod went.
 //   - A VolumeAttachment that is not named as a controller would name it is not detached.
 //     Upstream looks at no names, and at VolumeAttachments only when it starts.
-//   - Volumes of in-tree plugins that have moved to CSI drivers are not translated.
+//   - In-tree volumes of CSI drivers are translated for all nodes, whatever their CSINodes say.
 
 import (
 	"context"

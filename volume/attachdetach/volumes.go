@@ -258,8 +258,7 @@ func (c *Controller) create(ctx context.Context, s *site, w *wanted) error {
 	}
 	object := &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{VolumeAnnotation: string(s.name)}},
-		Spec: storagev1.VolumeAttachmentSpec{Attacher: w.kind.attacher(w.spec), NodeName: string(s.node),
-			Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &w.spec.PersistentVolume.Name}},
+		Spec:       storagev1.VolumeAttachmentSpec{Attacher: w.kind.attacher(w.spec), NodeName: string(s.node), Source: sourceOf(w.spec)},
 	}
 	s.has = &attachment{object: object, volume: s.name} // it may be there whatever the answer is
 	stored, err := c.objects.Create(ctx, object)
@@ -278,6 +277,15 @@ func (c *Controller) create(ctx context.Context, s *site, w *wanted) error {
 		return unlessExists(err)
 	}
 	return err
+}
+
+// sourceOf is what a VolumeAttachment says of its volume: the PersistentVolume as it is in the
+// API, or what an inline volume was translated to.
+func sourceOf(spec *volume.Spec) storagev1.VolumeAttachmentSource {
+	if spec.InlineVolumeSpecForCSIMigration {
+		return storagev1.VolumeAttachmentSource{InlineVolumeSpec: &spec.PersistentVolume.Spec}
+	}
+	return storagev1.VolumeAttachmentSource{PersistentVolumeName: &spec.PersistentVolume.Name}
 }
 
 // unlessExists drops the error of a write whose object was there already, for sure.

@@ -185,8 +185,8 @@ func (c *Controller) takePod(ctx context.Context, pod *v1.Pod) error {
 
 // takeVolume adds a volume of a pod, if that must be attached.
 func (c *Controller) takeVolume(ctx context.Context, now *podWishes, v *v1.Volume) error {
-	if _, isClaim := claimbinding.ClaimOf(now.pod, v); !isClaim {
-		return nil // no inline volume is attached from elsewhere than its node
+	if _, isClaim := claimbinding.ClaimOf(now.pod, v); !isClaim && c.translator == nil {
+		return nil // no other inline volume is attached from elsewhere than its node
 	}
 	source := noting{c.objects, now.refs}
 	spec, err := podspec.Resolve(ctx, source, string(now.node), now.pod, v)
@@ -195,6 +195,10 @@ func (c *Controller) takeVolume(ctx context.Context, now *podWishes, v *v1.Volum
 			return nil
 		}
 		return err
+	}
+	spec, err = c.plugins.Translate(c.translator, spec, now.pod.Namespace)
+	if err != nil || spec.PersistentVolume == nil {
+		return nil
 	}
 	kind, name, err := c.kindOf(spec)
 	if kind == nil || err != nil {

@@ -286,7 +286,7 @@ func (w *world) attachments() (all []string) {
 		w.t.Fatal(err)
 	}
 	for _, a := range list {
-		text := *a.Spec.Source.PersistentVolumeName + "@" + a.Spec.NodeName
+		text := diskOf(a) + "@" + a.Spec.NodeName
 		if a.Status.Attached {
 			text += "+"
 		}
@@ -323,6 +323,14 @@ func (w *world) wantAttachments(want ...string) {
 	}
 }
 
+// diskOf is the disk of an attachment: its PersistentVolume, or an inline volume's handle.
+func diskOf(a *storagev1.VolumeAttachment) string {
+	if inline := a.Spec.Source.InlineVolumeSpec; inline != nil {
+		return inline.CSI.VolumeHandle
+	}
+	return *a.Spec.Source.PersistentVolumeName
+}
+
 // setAttaching makes attaching a disk fail; nil ends that.
 func (w *world) setAttaching(disk string, err error) {
 	w.mu.Lock()
@@ -351,7 +359,7 @@ func (w *world) syncAttacher(ctx context.Context, ref volume.ObjectRef) error {
 	if err != nil {
 		return nil
 	}
-	next, disk := a.DeepCopy(), *a.Spec.Source.PersistentVolumeName
+	next, disk := a.DeepCopy(), diskOf(a)
 	mine := slices.Contains(a.Finalizers, attacherIs)
 	switch {
 	case a.DeletionTimestamp == nil && !mine:

@@ -11,7 +11,7 @@
 // The API's objects stay as they are. A node tells the cluster which plugins it translates
 // ([Translator.MigratedPlugins], clusterhost.CSINodeConfig): kube-controller-manager and the
 // drivers' sidecars then attach such volumes, and make and delete them. Without a cluster [Claims]
-// does the latter, for package persistentvolume. Package attachdetach translates nothing.
+// does the latter, for package persistentvolume. Package attachdetach takes a Translator, too.
 //
 // Names and zones become parts of the handle that the driver gets. Those that would lead
 // elsewhere are refused, which the tables alone do not do.
