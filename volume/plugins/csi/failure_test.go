@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/volume"
@@ -122,25 +124,91 @@ func TestTearDownFails(t *testing.T) {
 
 // The driver is killed during each call, before and after its effect.
 func TestDriverKilledDuringEachCall(t *testing.T) {
-	for _, method := range []string{"NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"} {
-		for _, after := range []bool{false, true} {
-			b := newBench(t, everything(), csi.Config{})
-			s := pvSpec()
-			remove := b.driver.Inject(csitest.Fault{Match: csitest.Method(method), After: after, Hook: b.driver.Kill})
-			err := b.setUp(s, pod("u1"), volume.MounterArgs{})
-			if err == nil {
-				err = b.tearDown(s, "u1")
+	ephemeral := csi.Config{Defaults: map[string]storagev1.CSIDriverSpec{driverName: {VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral}, PodInfoOnMount: new(true)}}}
+	republished := csi.Config{Defaults: map[string]storagev1.CSIDriverSpec{driverName: {RequiresRepublish: new(true)}}, Republish: time.Nanosecond}
+	life := []string{"NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"}
+	for name, tc := range map[string]struct {
+		config  csi.Config
+		spec    *volume.Spec
+		live    func(*bench, *volume.Spec) error
+		methods []string
+		nth     int
+	}{
+		"file system":  {spec: pvSpec(), live: (*bench).measuredLife, methods: append([]string{"NodeExpandVolume", "NodeGetVolumeStats"}, life...), nth: 1},
+		"inline":       {config: ephemeral, spec: inlineSpec(), live: (*bench).plainLife, methods: []string{"NodePublishVolume", "NodeUnpublishVolume"}, nth: 1},
+		"block":        {spec: pvSpec(func(pv *v1.PersistentVolume) { pv.Spec.VolumeMode = new(v1.PersistentVolumeBlock) }), live: (*bench).blockLife, methods: life, nth: 1},
+		"republishing": {config: republished, spec: pvSpec(), live: (*bench).republishedLife, methods: []string{"NodePublishVolume"}, nth: 2},
+	} {
+		for _, method := range tc.methods {
+			for _, after := range []bool{false, true} {
+				dc := everything()
+				if tc.spec.IsBlock() {
+					dc.Disk = csitest.File
+				}
+				b := newBench(t, dc, tc.config)
+				remove := b.driver.Inject(csitest.Fault{Match: csitest.Method(method), Nth: tc.nth, After: after, Hook: b.driver.Kill})
+				err := tc.live(b, tc.spec)
+				remove()
+				if slices.Contains(life, method) {
+					wantUncertain(t, err, true)
+				}
+				if !errors.Is(err, csi.ErrNoAnswer) {
+					t.Errorf("%s, %s: %v", name, method, err)
+				}
+				b.again()
+				b.must(tc.live(b, tc.spec))
+				b.wantNothing()
 			}
-			wantUncertain(t, err, true)
-			remove()
-			if !errors.Is(err, csi.ErrNoAnswer) {
-				t.Errorf("%s: %v", method, err)
-			}
-			b.again()
-			b.must(b.setUp(s, pod("u1"), volume.MounterArgs{}), b.tearDown(s, "u1"))
-			b.wantNothing()
 		}
 	}
+}
+
+func (b *bench) plainLife(s *volume.Spec) error {
+	if err := b.setUp(s, pod("u1"), volume.MounterArgs{}); err != nil {
+		return err
+	}
+	return b.tearDown(s, "u1")
+}
+
+// measuredLife has the volume grow, and tell its numbers.
+func (b *bench) measuredLife(s *volume.Spec) error {
+	err := b.setUp(s, pod("u1"), volume.MounterArgs{})
+	m := b.mounter(s, pod("u1"))
+	if err == nil {
+		_, err = b.plugin.NodeExpand(b.t.Context(), volume.NodeResizeOptions{VolumeSpec: s, DeviceMountPath: m.GetPath(), DeviceStagePath: b.devicePath(s), NewSize: resource.MustParse("1Mi")})
+	}
+	if err == nil {
+		_, err = m.GetMetrics(b.t.Context())
+	}
+	if err == nil {
+		err = b.tearDown(s, "u1")
+	}
+	return err
+}
+
+// republishedLife publishes the volume a second time.
+func (b *bench) republishedLife(s *volume.Spec) error {
+	err := b.setUp(s, pod("u1"), volume.MounterArgs{})
+	if err == nil {
+		err = b.mounter(s, pod("u1")).SetUp(b.t.Context(), volume.MounterArgs{})
+	}
+	if err == nil {
+		err = b.tearDown(s, "u1")
+	}
+	return err
+}
+
+func (b *bench) blockLife(s *volume.Spec) error {
+	err := b.mapDevice(s, "u1")
+	u, newErr := b.plugin.NewBlockVolumeUnmapper(s.Name(), "u1")
+	b.must(newErr)
+	if err == nil {
+		err = u.UnmapPodDevice(b.t.Context())
+	}
+	if err == nil {
+		err = u.TearDownDevice(b.t.Context(), "", "")
+	}
+	return err
 }
 
 // A driver that hangs costs its caller no more than the limit, and one call a volume.

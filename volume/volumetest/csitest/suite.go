@@ -99,21 +99,20 @@ func run(t *testing.T, all map[string]func(*check), start func(*testing.T, Node)
 
 // checks are all checks by their names.
 func checks() map[string]func(*check) {
-	return map[string]func(*check){
-		"order":         (*check).order,
-		"shared":        (*check).shared,
-		"inline":        (*check).inline,
-		"read-only":     (*check).readOnly,
-		"secrets":       (*check).secrets,
-		"selinux":       (*check).seLinux,
-		"fsgroup":       (*check).fsGroup,
-		"in-doubt":      (*check).inDoubt,
-		"refused":       (*check).refused,
-		"unstaging":     (*check).unstaging,
-		"killed-caller": (*check).killedCaller,
-		"killed-driver": (*check).killedDriver,
-		"limits":        (*check).limits,
-		"reboot":        (*check).reboot,
+	all := mortalChecks()
+	maps.Copy(all, map[string]func(*check){
+		"order":     (*check).order,
+		"shared":    (*check).shared,
+		"inline":    (*check).inline,
+		"read-only": (*check).readOnly,
+		"secrets":   (*check).secrets,
+		"selinux":   (*check).seLinux,
+		"fsgroup":   (*check).fsGroup,
+		"in-doubt":  (*check).inDoubt,
+		"refused":   (*check).refused,
+		"unstaging": (*check).unstaging,
+		"limits":    (*check).limits,
+		"reboot":    (*check).reboot,
 
 		"expansion":         (*check).expansion,
 		"expansion-refused": (*check).expansionRefused,
@@ -123,7 +122,8 @@ func checks() map[string]func(*check) {
 		"republish":       (*check).republish,
 		"block":           (*check).block,
 		"block-republish": (*check).blockRepublish,
-	}
+	})
+	return all
 }
 
 // patience bounds the waits of a check, which end long before unless the caller is wrong.

@@ -49,12 +49,10 @@ func (k *check) shared() {
 
 // inline: a pod's own volume is published only, with the pod's information.
 func (k *check) inline() {
-	k.describe(storagev1.CSIDriverSpec{PodInfoOnMount: new(true), VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral}})
+	k.asInline()
 	k.begin()
 	for _, uid := range []string{"u1", "u2"} {
-		p := pod(types.UID(uid))
-		p.Spec.Volumes[0].VolumeSource = v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: DefaultName}}
-		k.setUp(p)
+		k.setUp(inlinePod(types.UID(uid)))
 		r := k.lastPublish()
 		if r.VolumeContext["csi.storage.k8s.io/ephemeral"] != "true" || r.VolumeContext["csi.storage.k8s.io/pod.uid"] != uid || r.StagingTargetPath != "" {
 			k.wrong("published with %v", r)
@@ -307,66 +305,6 @@ func (k *check) seLinux() {
 		k.tearDown(p.UID)
 	}
 	k.wantNothing()
-}
-
-// killedCaller: a caller that was killed at a call forgets nothing.
-func (k *check) killedCaller() {
-	for _, method := range methodsOfLife() {
-		for _, after := range []bool{false, true} {
-			k.begin()
-			killed, caller := make(chan struct{}), k.caller
-			remove := k.driver.Inject(Fault{Match: Method(method), Nth: 1, After: after, Hook: func() { close(killed); caller.Kill() }})
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				_, _ = caller.SetUp(k.t.Context(), pod("u1"))
-				_ = caller.TearDown(k.t.Context(), "u1")
-			}()
-			<-done
-			remove()
-			k.wantStruck(killed, method)
-			k.begin()
-			k.setUp(pod("u1"))
-			k.tearDown("u1")
-			k.wantNothing()
-			k.caller.Kill()
-		}
-	}
-}
-
-// wantStruck notes a call that never came.
-func (k *check) wantStruck(struck <-chan struct{}, method string) {
-	select {
-	case <-struck:
-	default:
-		k.wrong("there was no call of %s", method)
-	}
-}
-
-// killedDriver: a driver that was killed at a call, and comes back, loses nothing.
-func (k *check) killedDriver() {
-	k.begin()
-	for _, method := range methodsOfLife() {
-		for _, after := range []bool{false, true} {
-			killed := make(chan struct{})
-			remove := k.driver.Inject(Fault{Match: Method(method), Nth: 1, After: after, Hook: func() { k.driver.Kill(); close(killed) }})
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				k.setUp(pod("u1"))
-				k.tearDown("u1")
-			}()
-			select {
-			case <-killed:
-				k.startDriver()
-			case <-done:
-			}
-			<-done
-			remove()
-			k.wantStruck(killed, method)
-			k.wantNothing()
-		}
-	}
 }
 
 // reboot: mounts are gone, directories are there. The volume is staged again before the

@@ -71,12 +71,17 @@ func (n *naive) TearDown(ctx context.Context, pod types.UID) error {
 	return err
 }
 
+// VolumeStats asks nobody.
+func (n *naive) VolumeStats(context.Context, types.UID, string) error { return nil }
+
 func (n *naive) Kill() { n.killed.Store(true) }
 
 // The checks find what the naive caller lacks, and nothing else: a waived check that
 // passes fails.
 func TestSuiteFindsWhatIsWrong(t *testing.T) {
 	csitest.Run(t, starting(func() faults { return faults{} }), "shared", "inline", "read-only", "secrets", "selinux", "fsgroup", "in-doubt", "refused", "unstaging", "killed-driver",
+		"killed-caller-inline", "killed-driver-inline", "killed-caller-block", "killed-driver-block", "killed-caller-republish", "killed-driver-republish",
+		"killed-caller-expand", "killed-driver-expand", "killed-caller-stats", "killed-driver-stats",
 		"tokens", "registration", "republish", "block", "block-republish", "expansion", "expansion-refused")
 }
 
