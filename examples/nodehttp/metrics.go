@@ -2,6 +2,7 @@ package nodehttp
 
 import (
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -81,7 +82,7 @@ func (m *Metrics) Observe(v volumemanager.VolumeStatus) {
 	} else {
 		m.endToEnd.WithLabelValues(v.Plugin, operation).Observe(seconds)
 	}
-	m.durations.WithLabelValues(v.Plugin, operation, status, "false").Observe(seconds)
+	m.durations.WithLabelValues(v.Plugin, operation, status, strconv.FormatBool(v.Migrated)).Observe(seconds)
 	m.observeUnusable(v)
 }
 

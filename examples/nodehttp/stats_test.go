@@ -149,6 +149,23 @@ func TestForceCleaned(t *testing.T) {
 	}
 }
 
+// Operations on volumes that were translated to CSI are told from others.
+func TestMigratedVolumesAreMeasured(t *testing.T) {
+	m := NewMetrics(nil, nil)
+	row := claimRow("v", "a")
+	row.Plugin, row.Ended = "kubernetes.io/csi", "set-up"
+	m.Observe(row)
+	row.Migrated = true
+	m.Observe(row)
+	m.Observe(row)
+	for migrated, want := range map[string]float64{"false": 1, "true": 2} {
+		labels := map[string]string{"volume_plugin": row.Plugin, "operation_name": "volume_mount", "status": "success", "migrated": migrated}
+		if got := metricValue(t, gather(t, m.durations)["storage_operation_duration_seconds"], labels); got != want {
+			t.Errorf("migrated=%s: %v operations, want %v", migrated, got, want)
+		}
+	}
+}
+
 // gather is one scrape of these metrics alone.
 func gather(t *testing.T, c prometheus.Collector) map[string]*dto.MetricFamily {
 	t.Helper()

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -305,4 +306,46 @@ func (w *world) isUnsupported(manager *volumemanager.Manager, v v1.Volume) bool 
 	_, err := manager.SetUpPod(ctx, pod)
 	_, unsupported := errors.AsType[*volume.UnsupportedError](err)
 	return unsupported
+}
+
+// asHostPath translates disks into directories.
+type asHostPath struct{ dir string }
+
+func (a asHostPath) Translate(spec *volume.Spec, _ string) (*volume.Spec, error) {
+	if pdName(spec) == "" {
+		return spec, nil
+	}
+	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "disk"}, Spec: v1.PersistentVolumeSpec{
+		PersistentVolumeSource: v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: a.dir}}}}
+	return &volume.Spec{PersistentVolume: pv, Migrated: true, InlineVolumeSpecForCSIMigration: true}, nil
+}
+
+// The status of a volume says whether it was translated, to its end.
+func TestTranslatedVolumesAreTold(t *testing.T) {
+	w := newWorld(t)
+	config := w.config()
+	config.Translator = asHostPath{t.TempDir()}
+	manager, err := volumemanager.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := w.run(manager)
+	defer stop()
+	var mu sync.Mutex
+	told := make(map[string]bool)
+	defer manager.Subscribe(func(v volumemanager.VolumeStatus) {
+		mu.Lock()
+		defer mu.Unlock()
+		if v.Ended != "" {
+			told[v.Volume+" "+v.Ended] = v.Migrated
+		}
+	})()
+	pod := withVolumes(diskPod("web", "a"), v1.Volume{Name: "own", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: t.TempDir()}}})
+	mustSetUp(t, manager, pod)
+	mustTearDown(t, manager, pod)
+	mu.Lock()
+	defer mu.Unlock()
+	if diff := cmpDiff(map[string]bool{"v-a set-up": true, "v-a tear-down": true, "own set-up": false, "own tear-down": false}, told); diff != "" {
+		t.Error(diff)
+	}
 }

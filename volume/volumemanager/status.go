@@ -60,12 +60,13 @@ type VolumeStatus struct {
 	Plugin string
 	// Source says where the data comes from, for people.
 	Source string
-	// PersistentVolume is the name of the one that the volume is; empty for other
-	// volumes, and where none is known yet. Claim is the claim that it was mounted
-	// for.
+	// PersistentVolume is the name of the one that the volume is; empty: it is none, or none is
+	// known yet. Claim is the claim that it was mounted for.
 	PersistentVolume string
 	Claim            types.NamespacedName
-	State            VolumeState
+	// Migrated: it was translated from an in-tree source to CSI.
+	Migrated bool
+	State    VolumeState
 	// Path is where the pod's containers find the volume; empty if it has none.
 	Path string
 	// Device is the node of a block volume's device, once it is mapped; Path is
@@ -85,8 +86,7 @@ type VolumeStatus struct {
 	// without one, empty and zero. An operation that hangs keeps one thread.
 	Operation string
 	Began     time.Time
-	// Progress is how far a set-up is that takes long; its zero value: nothing
-	// was said.
+	// Progress is how far a set-up is that takes long; its zero value: nothing was said.
 	Progress volume.Progress
 	// Ended is the operation whose outcome this status is: "set-up" or
 	// "tear-down", successful unless Err says otherwise, after Duration. Only
@@ -150,7 +150,7 @@ type publisher struct {
 func (s *podVolume) rows() []VolumeStatus {
 	r := s.describe()
 	row := VolumeStatus{
-		Pod: s.pod.name, PodUID: s.pod.uid, NodeName: r.NodeName, Plugin: r.Plugin, Source: r.Source, PersistentVolume: r.PersistentVolumeName(), Claim: r.Claim(), Path: r.Path, Device: r.DeviceNode(),
+		Pod: s.pod.name, PodUID: s.pod.uid, NodeName: r.NodeName, Plugin: r.Plugin, Source: r.Source, PersistentVolume: r.PersistentVolumeName(), Claim: r.Claim(), Migrated: r.Migrated, Path: r.Path, Device: r.DeviceNode(),
 		State: s.state, Since: s.since, Duration: s.took, Wanted: (s.wanted || s.unused) && s.pod.wanted,
 		Found:    s.actual.isFound(),
 		Failures: s.backoff.Failures(), NextRetry: s.retryAt,
