@@ -48,8 +48,9 @@ type Volume struct {
 	Record *mountrecord.Record
 	Claim  *v1.PersistentVolumeClaim
 
-	done bool
-	late error
+	done    bool
+	mounted bool
+	late    error
 }
 
 // IsDone reports whether nothing is left to be done in this set-up. A nil Volume has nothing.
@@ -110,8 +111,10 @@ func (g *Grower) Grow(ctx context.Context, v *Volume, o volume.NodeResizeOptions
 	return nil
 }
 
-// GrowMounted is [Grower.Grow] for a volume that is mounted: the plugin has to do it now.
+// GrowMounted is [Grower.Grow] for a volume that is mounted: the plugin has to do it now. Its
+// errors are uncertain, whatever the plugin says: the set-up has mounted something.
 func (g *Grower) GrowMounted(ctx context.Context, v *Volume, o volume.NodeResizeOptions) error {
+	v.mounted = true
 	if err := g.Grow(ctx, v, o); err != nil || v.done {
 		return err
 	}
@@ -201,7 +204,13 @@ func (g *Grower) report(ctx context.Context, v *Volume, outcome Refusal) {
 	v.Refuse(outcome)
 }
 
+// errIsMounted takes the mark of [volume.NothingDone] from an error that it is joined with.
+var errIsMounted = errors.New("the volume is mounted")
+
 func (v *Volume) failed(err error) error {
+	if v.mounted && !volume.IsUncertain(err) {
+		err = fmt.Errorf("%w, and has not grown: %w", errIsMounted, err)
+	}
 	return (&volume.Error{Op: "NodeExpandVolume", Plugin: v.Record.Plugin, Volume: v.Spec.Name()}).About(err)
 }
 
