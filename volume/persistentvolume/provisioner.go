@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/pvapi"
@@ -56,6 +57,7 @@ type provisioner struct {
 	// trustedClaims is ControllerConfig.TrustedClaims.
 	trustedClaims bool
 	driverOf      func(provisioner string) string
+	handles       keylock.Map[v1.UniqueVolumeName] // of drivers' volumes that are about to be stored
 }
 
 // provisionKey names the making of a claim's volume.

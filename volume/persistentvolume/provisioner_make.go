@@ -51,6 +51,11 @@ func (p *provisioner) makeVolume(ctx context.Context, claim *v1.PersistentVolume
 	if err := checkMade(pv, claim, node); err != nil {
 		return fmt.Errorf("the plugin %s %w; its storage may be there, and the plugin is asked again: mend it", p.duties.pluginFor(class.Provisioner), err)
 	}
+	unlock, err := p.reserveHandle(ctx, pv)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	stored, err := update(ctx, p.cluster.objects.Create, p.madeFor(pv, claim, class))
 	if errors.Is(err, objects.ErrExists) {
 		stored, _, err = p.cluster.volumes.GetLive(ctx, types.NamespacedName{Name: name})
@@ -62,6 +67,27 @@ func (p *provisioner) makeVolume(ctx context.Context, claim *v1.PersistentVolume
 	p.cluster.volumes.Put(stored)
 	p.events.happened(claim, v1.EventTypeNormal, reasonProvisioningSucceeded, fmt.Sprintf("Successfully provisioned volume %s using %s", name, class.Provisioner))
 	return nil
+}
+
+// reserveHandle refuses a driver's volume that another PersistentVolume has: both claims would
+// write to it. A driver that shortens names makes one volume of several. Until unlock is
+// called, no other volume of the handle is stored.
+func (p *provisioner) reserveHandle(ctx context.Context, pv *v1.PersistentVolume) (unlock func(), err error) {
+	made := pv.Spec.CSI
+	if made == nil {
+		return func() {}, nil
+	}
+	if unlock, err = p.handles.Lock(ctx, v1.UniqueVolumeName(made.Driver+"^"+made.VolumeHandle)); err != nil {
+		return nil, err
+	}
+	for _, other := range p.cluster.volumes.All() {
+		if has := other.Spec.CSI; has != nil && other.Name != pv.Name && has.Driver == made.Driver && has.VolumeHandle == made.VolumeHandle {
+			unlock()
+			return nil, volume.NothingDone(fmt.Errorf("driver %s has answered with volume %.128q, which PersistentVolume %q has already, and which stays as it is: "+
+				"the driver may shorten the names of volumes; have it keep them whole", made.Driver, made.VolumeHandle, other.Name))
+		}
+	}
+	return unlock, nil
 }
 
 // planOf is what the claim, or else the class, says, with the volume to copy.

@@ -59,7 +59,11 @@ func (s controller) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) 
 	if err := c.checkMutable(r.MutableParameters); err != nil {
 		return nil, err
 	}
-	v, err := c.find(idOf(r.Name))
+	id := idOf(r.Name)
+	if c.has(ShortensNames) {
+		id = idOf(r.Name[:min(len(r.Name), 4)])
+	}
+	v, err := c.find(id)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +74,7 @@ func (s controller) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) 
 		if limit > 0 && bytes == 0 {
 			bytes = min(limit, defaultBytes)
 		}
-		wanted := &stored{ID: idOf(r.Name), Name: r.Name, Bytes: bytes, Mutable: r.MutableParameters}
+		wanted := &stored{ID: id, Name: r.Name, Bytes: bytes, Mutable: r.MutableParameters}
 		if slices.ContainsFunc(r.VolumeCapabilities, func(wanted *csi.VolumeCapability) bool { return wanted.GetBlock() != nil }) {
 			wanted.Disk = c.BlockDisk
 		}

@@ -36,6 +36,9 @@ const (
 	CreatesTooLittle Misbehaviour = "creates-too-little"
 	// CreatesEmpty: CreateVolume says nothing of the volume that it was to copy.
 	CreatesEmpty Misbehaviour = "creates-empty"
+	// ShortensNames: CreateVolume looks at the first four bytes of a name only, and answers
+	// with the volume of another name that begins alike.
+	ShortensNames Misbehaviour = "shortens-names"
 	// DetachesInUse: ControllerUnpublishVolume succeeds while the node has the volume, and the
 	// node takes one that is not attached (csi-driver-host-path, unless it is told to check).
 	DetachesInUse Misbehaviour = "detaches-in-use"
@@ -45,7 +48,7 @@ const (
 
 // Misbehaviours returns all of them.
 func Misbehaviours() []Misbehaviour {
-	return []Misbehaviour{UnpublishedInlineIsNotFound, ExpandGrowsNothing, RepublishIsUnknown, UnpublishLeavesTarget, StageDoesNothing, InternalWhileGoingOn, NoVersion, CreatesTooLittle, CreatesEmpty, DetachesInUse, WorksOn}
+	return []Misbehaviour{UnpublishedInlineIsNotFound, ExpandGrowsNothing, RepublishIsUnknown, UnpublishLeavesTarget, StageDoesNothing, InternalWhileGoingOn, NoVersion, CreatesTooLittle, CreatesEmpty, ShortensNames, DetachesInUse, WorksOn}
 }
 
 func (c *Config) has(m Misbehaviour) bool { return slices.Contains(c.Misbehaviours, m) }

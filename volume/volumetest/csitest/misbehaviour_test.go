@@ -68,7 +68,7 @@ func TestMisbehaviours(t *testing.T) {
 			good.must(try(good))
 		})
 	}
-	elsewhere := []csitest.Misbehaviour{csitest.StageDoesNothing, csitest.WorksOn, csitest.ExpandGrowsNothing, csitest.CreatesTooLittle, csitest.CreatesEmpty, csitest.DetachesInUse}
+	elsewhere := []csitest.Misbehaviour{csitest.StageDoesNothing, csitest.WorksOn, csitest.ExpandGrowsNothing, csitest.CreatesTooLittle, csitest.CreatesEmpty, csitest.ShortensNames, csitest.DetachesInUse}
 	if all := csitest.Misbehaviours(); len(all) != len(tests)+len(elsewhere) {
 		t.Errorf("of %v, %d are tried", all, len(tests)+len(elsewhere))
 	}
@@ -81,6 +81,21 @@ func TestCreatesTooLittle(t *testing.T) {
 		made, err := b.controller.CreateVolume(patience(t), r)
 		if b.must(err); made.Volume.CapacityBytes != 2<<20 {
 			t.Errorf("made %d bytes", made.Volume.CapacityBytes)
+		}
+	}
+}
+
+func TestShortensNames(t *testing.T) {
+	for m, want := range map[csitest.Misbehaviour]int{csitest.ShortensNames: 1, "": 2} {
+		b := misbehaving(t, m)
+		made := make(map[string]bool)
+		for _, name := range []string{"pvc-1", "pvc-2"} {
+			answer, err := b.controller.CreateVolume(patience(t), &csi.CreateVolumeRequest{Name: name, VolumeCapabilities: []*csi.VolumeCapability{mountCapability("")}})
+			b.must(err)
+			made[answer.Volume.VolumeId] = true
+		}
+		if len(made) != want {
+			t.Errorf("%q: volumes %v", m, made)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -292,6 +293,63 @@ func TestVolumeOfSomebodyElseIsNotDeleted(t *testing.T) {
 	}
 	if explained := fmt.Sprint(m.cluster.Explain(t.Context(), pvbuild.ClaimRef("data").NamespacedName)); !strings.Contains(explained, "bytes of") || !strings.Contains(explained, "PersistentVolume other") {
 		t.Errorf("explained by %s", explained)
+	}
+}
+
+// Of two claims that a driver answers with one volume, one gets it. The other says why, and can
+// go without the data of the first.
+func TestTwoClaimsNeverGetOneVolume(t *testing.T) {
+	m := newMachine(t, csitest.Config{Misbehaviours: []csitest.Misbehaviour{csitest.ShortensNames}})
+	m.apply(pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast")))
+	m.idle()
+	pv := m.wantBound()
+	second := pvbuild.NewClaim("copy", "1Gi", pvbuild.OfClass("fast"))
+	wantRefused := func() {
+		m.t.Helper()
+		m.apply(second)
+		m.idle()
+		explained := fmt.Sprint(m.cluster.Explain(t.Context(), pvbuild.ClaimRef("copy").NamespacedName))
+		if want := fmt.Sprintf("volume %q, which PersistentVolume %q has already", pv.Spec.CSI.VolumeHandle, pv.Name); !strings.Contains(explained, want) {
+			t.Errorf("explained by %s", explained)
+		}
+	}
+	wantRefused()
+	m.restart()
+	wantRefused()
+	if err := m.cluster.Delete(t.Context(), pvbuild.ClaimRef("copy")); err != nil {
+		t.Fatal(err)
+	}
+	m.idle()
+	if _, err := objects.Get[*v1.PersistentVolumeClaim](t.Context(), m.cluster.Objects(), pvbuild.ClaimRef("copy")); !errors.Is(err, volume.ErrNotFound) {
+		t.Errorf("the second claim does not go: %v", err)
+	}
+	if m.wantBound(); len(m.driver.CallsOf("DeleteVolume")) > 0 {
+		t.Errorf("calls %v", m.driver.Calls())
+	}
+	m.delete()
+	m.idle()
+	m.wantNothing()
+}
+
+// Nor do two claims that come at once.
+func TestTwoClaimsAtOnceNeverGetOneVolume(t *testing.T) {
+	m := newMachine(t, csitest.Config{Misbehaviours: []csitest.Misbehaviour{csitest.ShortensNames}})
+	both := make(chan struct{}, 2)
+	var made sync.WaitGroup
+	made.Add(2)
+	m.driver.Inject(csitest.Fault{Match: csitest.Method("CreateVolume"), After: true, Hook: func() {
+		select {
+		case both <- struct{}{}: // the first two answers wait for each other
+			made.Done()
+			made.Wait()
+		default:
+		}
+	}})
+	m.apply(pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast")), pvbuild.NewClaim("copy", "1Gi", pvbuild.OfClass("fast")))
+	m.idle()
+	volumes, err := objects.List[*v1.PersistentVolume](t.Context(), m.cluster.Objects(), "PersistentVolume", "")
+	if err != nil || len(volumes) != 1 || len(m.volumes()) != 1 {
+		t.Errorf("volumes %v, %v, storage %q", volumes, err, m.volumes())
 	}
 }
 
