@@ -55,7 +55,8 @@ type (
 )
 
 // removePlace removes what a driver has left at a place, the data beside it and the
-// directory of both. Nothing is removed but what is empty and not mounted.
+// directory of both, with what crashed writers of the data have left. Nothing else is removed
+// but what is empty and not mounted.
 func (d disk) removePlace(place, dir string) error {
 	mounted, err := d.isMounted(place)
 	if err != nil {
@@ -68,6 +69,9 @@ func (d disk) removePlace(place, dir string) error {
 		return err
 	}
 	if err := durable.Remove(filepath.Join(dir, csivolume.DataFile)); err != nil {
+		return err
+	}
+	if _, err := durable.Sweep(dir); err != nil {
 		return err
 	}
 	if err := podmount.RemoveDir(dir); err != nil {
@@ -199,16 +203,10 @@ func (d disk) stagedIn(driver, name string, known *volumeCache) (*volume.StagedD
 
 // inDoubt is a device of which nothing says which volume it is; nil: there are no traces of one.
 func (d disk) inDoubt(dir, place string, mayBe func(string) bool) (*volume.StagedDevice, error) {
-	for _, trace := range []string{place, filepath.Join(dir, csivolume.DataFile)} {
-		there, err := d.IsThere(trace)
-		if err != nil {
-			return nil, err
-		}
-		if there {
-			return &volume.StagedDevice{Path: place, MayBe: mayBe, Err: unidentified(dir)}, nil
-		}
+	if trace, err := d.StagedTrace(dir); trace == "" || err != nil {
+		return nil, err
 	}
-	return nil, nil
+	return &volume.StagedDevice{Path: place, MayBe: mayBe, Err: unidentified(dir)}, nil
 }
 
 func (d disk) stagedBlock(name string, known *volumeCache) (*volume.StagedDevice, error) {

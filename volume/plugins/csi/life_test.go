@@ -293,6 +293,20 @@ func TestLostVolData(t *testing.T) {
 	}
 }
 
+// A crash while a vol_data.json is written leaves a part of it under another name. That keeps
+// nothing from being unmounted.
+func TestUnfinishedVolData(t *testing.T) {
+	b := newBench(t, everything(), csi.Config{})
+	s := pvSpec()
+	b.must(b.setUp(s, pod("u1"), volume.MounterArgs{}))
+	for _, path := range []string{b.mounter(s, pod("u1")).GetPath(), b.devicePath(s)} {
+		b.must(os.WriteFile(filepath.Join(filepath.Dir(path), ".durable-HALF.tmp"), []byte(`{"volumeHa`), 0o600))
+	}
+	b.restart()
+	b.must(b.tearDown(s, "u1"))
+	b.wantNothing()
+}
+
 // Without anything that says of which driver a mount is, it is left alone.
 func TestMountThatNobodyKnows(t *testing.T) {
 	b := newBench(t, everything(), csi.Config{})

@@ -238,19 +238,30 @@ func TestDriverThatAttachesNothing(t *testing.T) {
 	}
 }
 
-// Nothing is detached while the node has something of it.
+// Nothing is detached while the node has something of it. What a crash leaves of a vol_data.json
+// that was never written is nothing of the volume.
 func TestStagedVolumeIsNotDetached(t *testing.T) {
 	b := newBench(t, attaching())
 	b.must(attach(t.Context(), b.plugin, pvSpec()))
 	dir := filepath.Join(b.host.RootDir, "plugins/kubernetes.io/csi", driverName, sha256Hex("h1"))
+	staged, torn := filepath.Join(dir, "globalmount"), filepath.Join(dir, "vol_data.json")
 	b.must(os.MkdirAll(dir, 0o750))
-	if err := b.plugin.DetachSpec(t.Context(), pvSpec(), fakehost.NodeName); !errors.Is(err, volume.ErrInUse) || volume.IsUncertain(err) {
-		t.Errorf("%v", err)
+	b.must(os.WriteFile(filepath.Join(dir, ".durable-HALF.tmp"), []byte(`{"volumeHa`), 0o600))
+	for _, trace := range []string{staged, torn} {
+		if trace == staged {
+			b.must(os.Mkdir(trace, 0o750))
+		} else {
+			b.must(os.WriteFile(trace, nil, 0o600))
+		}
+		if err := b.plugin.DetachSpec(t.Context(), pvSpec(), fakehost.NodeName); !errors.Is(err, volume.ErrInUse) || volume.IsUncertain(err) || !strings.Contains(err.Error(), trace) {
+			t.Errorf("%v", err)
+		}
+		if len(b.driver.Attached()) != 1 {
+			t.Error("it is detached")
+		}
+		b.must(os.Remove(trace))
 	}
-	if len(b.driver.Attached()) != 1 {
-		t.Error("it is detached")
-	}
-	b.must(errors.Join(os.Remove(dir), b.plugin.DetachSpec(t.Context(), pvSpec(), fakehost.NodeName)))
+	b.must(b.plugin.DetachSpec(t.Context(), pvSpec(), fakehost.NodeName))
 	if len(b.driver.Attached()) != 0 {
 		t.Error("it is still attached")
 	}

@@ -390,7 +390,7 @@ func TestVolumeStays(t *testing.T) {
 		m.apply(pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("fast")))
 		m.idle()
 		pv := m.wantBound()
-		dir := filepath.Join(m.root, "plugins/kubernetes.io/csi", driverName, sha256Hex(pv.Spec.CSI.VolumeHandle))
+		dir := filepath.Join(m.root, "plugins/kubernetes.io/csi", driverName, sha256Hex(pv.Spec.CSI.VolumeHandle), "globalmount")
 		if err := os.MkdirAll(dir, 0o750); err != nil {
 			t.Fatal(err)
 		}

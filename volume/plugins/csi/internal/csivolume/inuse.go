@@ -14,14 +14,15 @@ import (
 
 // CheckUnused refuses to delete or detach a volume of which the node has something left,
 // staged or published. Where only the data says of which volume something is staged, and it
-// is torn, that may be this volume.
+// is torn, that may be this volume. A directory with neither is what a crash has left before
+// the driver was called, or after it has unstaged the volume.
 func (d Disk) CheckUnused(s *Source) error {
-	staged, err := d.IsThere(d.DeviceDir(s))
+	trace, err := d.StagedTrace(d.DeviceDir(s))
 	if err != nil {
 		return err
 	}
-	if staged {
-		return leftAt(d.DeviceDir(s))
+	if trace != "" {
+		return leftAt(trace)
 	}
 	if err := d.checkOther(s, filepath.Join(d.Dir(), LegacyDir), true); err != nil {
 		return err

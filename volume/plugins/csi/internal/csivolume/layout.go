@@ -99,6 +99,17 @@ func (d Disk) IsThere(place string) (bool, error) {
 	return false, nil
 }
 
+// StagedTrace returns what shows in a device's directory that something may be staged there;
+// empty: nothing does.
+func (d Disk) StagedTrace(dir string) (place string, err error) {
+	for _, name := range []string{GlobalDir, DataFile} {
+		if there, err := d.IsThere(filepath.Join(dir, name)); there || err != nil {
+			return filepath.Join(dir, name), err
+		}
+	}
+	return "", nil
+}
+
 // Dir is the plugin's directory.
 func (d Disk) Dir() string { return d.Host.GetPluginDir(PluginName) }
 
