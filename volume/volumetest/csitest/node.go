@@ -208,11 +208,19 @@ func (n node) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeReq
 	if at, staged := n.d.Staged()[r.VolumeId]; staged && at != r.StagingTargetPath {
 		return &csi.NodeUnstageVolumeResponse{}, nil // another node has it by now
 	}
-	if err := detachBelow(c.dirOf(r.VolumeId)); err != nil {
+	if err := c.detach(r.VolumeId); err != nil {
 		return nil, internal(err)
 	}
 	n.d.note(func() { delete(n.d.staged, r.VolumeId) })
 	return &csi.NodeUnstageVolumeResponse{}, nil
+}
+
+// detach detaches a volume's loop devices. A directory has none, for which it need not look.
+func (c *Config) detach(id string) error {
+	if v, err := c.find(id); err == nil && v != nil && v.Disk == Directory {
+		return nil
+	}
+	return detachBelow(c.dirOf(id))
 }
 
 func (n node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
