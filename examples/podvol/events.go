@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,9 +16,9 @@ import (
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
-// loggedEvents writes the events about pods to a log: that a set-up takes long
-// and how far it is, that a volume cannot be given to a group. Failures are left
-// out, since they have rows.
+// loggedEvents writes the events about pods to a log: as warnings that a set-up takes long
+// and how far it is, as information that a volume has grown, also where the log
+// is one of warnings. Failures are left out, since they have rows.
 type loggedEvents struct {
 	log    *slog.Logger
 	rename func(string) string
@@ -25,10 +27,17 @@ type loggedEvents struct {
 var _ volume.EventSink = loggedEvents{}
 
 // Event implements volume.EventSink.
-func (e loggedEvents) Event(pod *v1.Pod, _, reason, message string) {
-	if !strings.HasPrefix(reason, "Failed") {
-		e.log.Warn(e.rename(message), "pod", pod.Namespace+"/"+pod.Name, "reason", reason)
+func (e loggedEvents) Event(pod *v1.Pod, eventType, reason, message string) {
+	if strings.HasPrefix(reason, "Failed") {
+		return
 	}
+	level := slog.LevelInfo
+	if eventType == v1.EventTypeWarning {
+		level = slog.LevelWarn
+	}
+	line := slog.NewRecord(time.Now(), level, e.rename(message), 0)
+	line.Add("pod", pod.Namespace+"/"+pod.Name, "reason", reason)
+	_ = e.log.Handler().Handle(context.Background(), line) // an unwritable log ends no command, as with slog.Logger
 }
 
 // missingStorage notes which volumes are deleted of which nothing was there.
