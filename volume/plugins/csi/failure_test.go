@@ -269,9 +269,10 @@ func TestAnotherLifeOfTheDriver(t *testing.T) {
 	b.wantNothing()
 }
 
-// The faults of real drivers do no harm that could be helped.
+// The faults of real drivers at the calls of a volume's life do no harm that could be helped. Those
+// at other calls have tests of their own.
 func TestMisbehavingDrivers(t *testing.T) {
-	for _, m := range csitest.Misbehaviours() {
+	for _, m := range []csitest.Misbehaviour{csitest.RepublishIsUnknown, csitest.UnpublishLeavesTarget, csitest.StageDoesNothing, csitest.InternalWhileGoingOn, csitest.NoVersion} {
 		t.Run(string(m), func(t *testing.T) {
 			dc := everything()
 			dc.Misbehaviours = []csitest.Misbehaviour{m}
@@ -305,6 +306,17 @@ func TestInlineVolumeThatIsGone(t *testing.T) {
 	remove()
 	b.must(b.tearDown(s, "u1"))
 	b.wantMethods("NodePublishVolume", "NodeUnpublishVolume", "NodeUnpublishVolume")
+	b.wantNothing()
+}
+
+// An inline volume of a driver that is told nothing of pods is refused, and the error says why.
+func TestInlineVolumeWithoutPodInfo(t *testing.T) {
+	b := newBench(t, everything(), csi.Config{Defaults: map[string]storagev1.CSIDriverSpec{driverName: {
+		VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral}}}})
+	err := b.setUp(inlineSpec(), pod("u1"), volume.MounterArgs{})
+	if wantUncertain(t, err, false); !errors.Is(err, csi.ErrRefused) || !strings.Contains(err.Error(), "podInfoOnMount") {
+		t.Errorf("%v", err)
+	}
 	b.wantNothing()
 }
 

@@ -328,3 +328,16 @@ func TestDeletionLeavesMounts(t *testing.T) {
 		}
 	})
 }
+
+// A caller that tells nothing of the pod of an inline volume is told what is missing, and no volume
+// is made.
+func TestInlineVolumeWithoutPodInfo(t *testing.T) {
+	b := newBench(t, staged())
+	_, err := b.node.NodePublishVolume(patience(t), &csi.NodePublishVolumeRequest{VolumeId: "csi-1", TargetPath: b.target(), VolumeCapability: mountCapability("")})
+	if b.wantCode(err, codes.InvalidArgument); !strings.Contains(err.Error(), "podInfoOnMount") {
+		t.Error(err)
+	}
+	if ids, err := b.driver.Volumes(); len(ids) > 0 || err != nil {
+		t.Errorf("there are the volumes %q, %v", ids, err)
+	}
+}

@@ -225,6 +225,9 @@ func (c *Config) detach(id string) error {
 
 func (n node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	c := n.config()
+	if c.Capabilities.Stage && r.StagingTargetPath == "" && r.VolumeContext["csi.storage.k8s.io/ephemeral"] != "true" {
+		return nil, status.Error(codes.InvalidArgument, "staging_target_path is missing, and volume_context does not say csi.storage.k8s.io/ephemeral: an inline volume has that where its CSIDriver says podInfoOnMount")
+	}
 	p, err := n.place(c, r.VolumeId, r.VolumeContext, r.TargetPath, r.VolumeCapability)
 	if err != nil {
 		return nil, err
@@ -280,7 +283,7 @@ func (n node) publish(ctx context.Context, p *place, r *csi.NodePublishVolumeReq
 		if err != nil {
 			return err
 		}
-		if !staged || r.StagingTargetPath == "" {
+		if !staged {
 			return n.d.violated(codes.FailedPrecondition, "NodePublishVolume of %s before it is staged at %q", r.VolumeId, r.StagingTargetPath)
 		}
 		return bind(ctx, p.config.Mounter, r.StagingTargetPath, p.path, p.readOnly)
