@@ -124,7 +124,6 @@ func attachmentOf(spec *volume.Spec, node types.NodeName) (volume.ObjectRef, *st
 	}
 	name, err := csiVolumes{}.attachmentName(spec, node)
 	object := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: storagev1.VolumeAttachmentSpec{Attacher: csiVolumes{}.attacher(spec), NodeName: string(node),
-			Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &spec.PersistentVolume.Name}}}
+		Spec: storagev1.VolumeAttachmentSpec{Attacher: csiVolumes{}.attacher(spec), NodeName: string(node), Source: sourceOf(spec)}}
 	return volume.NewObjectRef(pvapi.KindAttachment, "", name), object, err
 }

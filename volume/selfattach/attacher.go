@@ -124,20 +124,32 @@ func open(c Config, boot string) (*Attacher, error) {
 		a.log = slog.New(slog.DiscardHandler)
 	}
 	a.queue = work.NewQueue(work.Config[v1.UniqueVolumeName]{Reconcile: a.reconcile, FirstPause: work.OperationPause})
+	if err := a.load(); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// load takes what the records say in place of what is known.
+func (a *Attacher) load() error {
 	all, damaged, err := a.records.load()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for path, err := range damaged {
 		a.log.Error("the record of a volume that may be attached cannot be read, and stays: find out what is attached to this machine, detach it, and remove the file", "file", path, "error", err)
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	clear(a.volumes)
+	clear(a.byName)
 	for _, r := range all {
 		if r.Step == attached && r.Boot != a.boot {
 			r.Step = attaching
 		}
 		a.enter(&attachment{volume: r.Volume, record: r, uncertain: true, since: time.Now()}, r.spec())
 	}
-	return a, nil
+	return nil
 }
 
 // enter makes a volume known. The caller holds the lock, or is alone.
@@ -175,6 +187,10 @@ func Run[S any](ctx context.Context, a *Attacher, node Node[S]) error {
 		if ctx.Err() != nil {
 			return nil
 		}
+		return err
+	}
+	// The manager has the root directory alone by now: an earlier one may have changed them.
+	if err := a.load(); err != nil {
 		return err
 	}
 	// What a damaged record hides may be any of them.

@@ -60,6 +60,34 @@ func TestAVolumeIsAttachedForItsPods(t *testing.T) {
 	})
 }
 
+// What an earlier owner of the root directory does after an attacher was opened, and before it
+// runs, counts.
+func TestRecordsAreReadOnceTheRootIsItsOwn(t *testing.T) {
+	inBubble(t, 1, func(t *testing.T, c *cabinet, nodes []*machineNode) {
+		n := nodes[0]
+		n.want("a")
+		synctest.Wait()
+		next, err := selfattach.OpenAt(n.config(), "this boot")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.unwant("a")
+		if err := errors.Join(n.attacher.WaitForDetached(t.Context()), n.stop()); err != nil {
+			t.Error(err)
+		}
+		n.want("a")
+		n.run(next)
+		if got := c.log(); !slices.Equal(got, []string{"attach a", "detach a", "attach a"}) || !n.hasMounted("a") {
+			t.Errorf("calls %v, mounted: %v", got, n.hasMounted("a"))
+		}
+		n.unwant("a")
+		if err := next.WaitForDetached(t.Context()); err != nil {
+			t.Error(err)
+		}
+		c.assertGone()
+	})
+}
+
 // What an earlier owner has left staged is not detached, and after a boot what is wanted is
 // attached again, for another node may have had it.
 func TestWhatIsLeftAndAfterABoot(t *testing.T) {

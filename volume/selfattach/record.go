@@ -43,18 +43,22 @@ type record struct {
 	InlineVolume     *v1.Volume           `json:"inlineVolume,omitempty"`
 	PersistentVolume *v1.PersistentVolume `json:"persistentVolume,omitempty"`
 	ReadOnly         bool                 `json:"readOnly,omitempty"`
-	DevicePath       string               `json:"devicePath,omitempty"`
-	Metadata         map[string]string    `json:"metadata,omitempty"`
+	// Migrated and Inline: a PersistentVolume was translated, and is an inline volume's.
+	Migrated   bool              `json:"migrated,omitempty"`
+	Inline     bool              `json:"inline,omitempty"`
+	DevicePath string            `json:"devicePath,omitempty"`
+	Metadata   map[string]string `json:"metadata,omitempty"`
 }
 
 func newRecord(name v1.UniqueVolumeName, spec *volume.Spec, boot string) *record {
 	safe := (&mountrecord.Record{InlineVolume: spec.Volume, PersistentVolume: spec.PersistentVolume}).Redacted()
-	return &record{Version: recordVersion, Volume: name, Step: attaching, Boot: boot, InlineVolume: safe.InlineVolume, PersistentVolume: safe.PersistentVolume, ReadOnly: spec.ReadOnly}
+	return &record{Version: recordVersion, Volume: name, Step: attaching, Boot: boot, InlineVolume: safe.InlineVolume, PersistentVolume: safe.PersistentVolume, ReadOnly: spec.ReadOnly,
+		Migrated: spec.Migrated, Inline: spec.InlineVolumeSpecForCSIMigration}
 }
 
 // spec shares the record's pointers.
 func (r *record) spec() *volume.Spec {
-	return &volume.Spec{Volume: r.InlineVolume, PersistentVolume: r.PersistentVolume, ReadOnly: r.ReadOnly}
+	return &volume.Spec{Volume: r.InlineVolume, PersistentVolume: r.PersistentVolume, ReadOnly: r.ReadOnly, Migrated: r.Migrated, InlineVolumeSpecForCSIMigration: r.Inline}
 }
 
 const recordSuffix = ".json"

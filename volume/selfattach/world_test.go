@@ -236,6 +236,10 @@ func (n *machineNode) startAt(boot string) {
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	n.run(a)
+}
+
+func (n *machineNode) run(a *selfattach.Attacher) {
 	n.attached, n.reported = nil, nil
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

@@ -23,6 +23,14 @@ type remoteDisk struct {
 // attaching is one level deeper than the plugin, whose methods so come first.
 type attaching struct{ volume.AttachableVolumePlugin }
 
+// specAttacher is what the plugin is that attaches for a controller.
+type specAttacher struct {
+	volume.VolumePlugin
+	attachingSpecs
+}
+
+type attachingSpecs struct{ volume.SpecAttacher }
+
 func attachmentOf(pv, node string) *storagev1.VolumeAttachment {
 	return &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "attachment-of-" + pv},
 		Spec: storagev1.VolumeAttachmentSpec{Attacher: "disks", NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv}}}
@@ -39,6 +47,14 @@ func TestAnAttachedVolumeIsKept(t *testing.T) {
 	}
 	if err := verify(attachmentOf("pv1", "n0")); !errors.Is(err, volume.ErrInUse) || !strings.Contains(err.Error(), "VolumeAttachment attachment-of-pv1 (it is attached to node n0)") {
 		t.Errorf("attached: %v", err)
+	}
+	onlySpec, err := volume.NewVolumePluginMgr([]volume.VolumePlugin{specAttacher{VolumePlugin: nfs.New(nfs.Config{})}}, &volume.Host{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := pvbuild.StoreOf(t, attachmentOf("pv1", "n0"), released())
+	if err := (&release.Verifier{Objects: store, Plugins: onlySpec}).VerifyReleased(t.Context(), released()); !errors.Is(err, volume.ErrInUse) {
+		t.Errorf("attached by a plugin that a controller calls: %v", err)
 	}
 	if err := verify(attachmentOf("pv2", "n0")); err != nil {
 		t.Errorf("another is attached: %v", err)

@@ -110,18 +110,32 @@ func (f *useFinder) addClaims() {
 	}
 }
 
-// addAttachments notes what is attached, or is being detached: the node may still write.
+// addAttachments notes where the storage is attached, or is being detached: the node may still
+// write.
 func (f *useFinder) addAttachments(ctx context.Context, live objects.Reader) error {
-	if _, attaches := volume.AsAttachable(f.plugin); !attaches {
+	_, attaches := volume.AsAttachable(f.plugin)
+	if _, able := f.plugin.(volume.SpecAttacher); !attaches && !able {
 		return nil
 	}
 	attachments, err := objects.List[*storagev1.VolumeAttachment](ctx, live, pvapi.KindAttachment, metav1.NamespaceAll)
+	if err != nil {
+		return err
+	}
 	for _, a := range attachments {
-		if ptr.Deref(a.Spec.Source.PersistentVolumeName, "") == f.pv.Name {
+		if f.isOf(a) {
 			f.add(pvapi.KindAttachment, "", a.Name, "it is attached to node %s", a.Spec.NodeName)
 		}
 	}
-	return err
+	return nil
+}
+
+// isOf reports whether an attachment is of the volume, or of its driver's handle by another name.
+func (f *useFinder) isOf(a *storagev1.VolumeAttachment) bool {
+	if ptr.Deref(a.Spec.Source.PersistentVolumeName, "") == f.pv.Name {
+		return true
+	}
+	s := f.pv.Spec.CSI
+	return s != nil && a.Name == pvapi.CSIAttachmentName(s.VolumeHandle, s.Driver, a.Spec.NodeName)
 }
 
 // hasOther reports whether a claim has another volume. Which one a claim has

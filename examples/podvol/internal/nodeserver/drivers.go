@@ -125,8 +125,11 @@ const patience = 10 * time.Second
 // Drivers asks the podvol run-node that keeps a root directory for its drivers.
 func Drivers(ctx context.Context, rootDir string) ([]Driver, error) {
 	rows, err := ask(ctx, socketOf(rootDir))
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		err = ErrNoNode
+	case errors.Is(err, fs.ErrPermission): // whether there is one is known to root alone
+		err = fmt.Errorf("%w that this user can ask", ErrNoNode)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", rootDir, err)
