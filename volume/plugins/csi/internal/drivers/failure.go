@@ -82,10 +82,11 @@ func isDoubtful(err error) bool {
 	return false
 }
 
-// failedCall is the error of a call that was sent. No secret that was sent is in it.
-func (d *Set) failedCall(method, driver, volumeID string, err error) error {
+// failedCall is the error of a call that was sent with secrets of its own. No secret that was
+// sent is in it.
+func (d *Set) failedCall(method, driver, volumeID string, err error, own ...string) error {
 	s := status.Convert(err)
-	clean := status.New(s.Code(), d.Redact(s.Message()))
+	clean := status.New(s.Code(), d.redactFor(own, s.Message()))
 	f := &volume.Failure{Cause: ErrRefused, Subject: cmp.Or(volumeID, driver), Err: clean.Err(), Next: "see the driver's log"}
 	if isDoubtful(err) {
 		f.Cause, f.Next = ErrNoAnswer, "the call may have been done or may be going on; it is tried again"

@@ -2,6 +2,7 @@ package drivers
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -9,9 +10,11 @@ import (
 )
 
 // maxMessage bounds what a driver can make an error say, and maxSecrets what is kept for that.
+// A secret shorter than minSecret would take parts of words out of other calls' messages.
 const (
 	maxMessage = 2048
 	maxSecrets = 4096
+	minSecret  = 6
 )
 
 // sentSecrets are the secrets that drivers were sent: a driver may repeat them in another answer,
@@ -25,6 +28,9 @@ func (s *sentSecrets) add(secrets []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, one := range secrets {
+		if len(one) < minSecret {
+			continue
+		}
 		if s.all == nil {
 			s.all = make(map[string]struct{})
 		}
@@ -42,14 +48,13 @@ func (s *sentSecrets) add(secrets []string) {
 
 // Redact takes the secrets that drivers were sent, and control characters, out of a driver's
 // message.
-func (s *Set) Redact(message string) string {
+func (s *Set) Redact(message string) string { return s.redactFor(nil, message) }
+
+// redactFor is Redact for the answer to a call with secrets of its own.
+func (s *Set) redactFor(own []string, message string) string {
 	s.sent.mu.Lock()
 	defer s.sent.mu.Unlock()
-	secrets := make([]string, 0, len(s.sent.all))
-	for one := range s.sent.all {
-		secrets = append(secrets, one)
-	}
-	return Redact(message, secrets)
+	return Redact(message, slices.AppendSeq(slices.Clone(own), maps.Keys(s.sent.all)))
 }
 
 // Redact takes secrets and control characters out of a driver's message.

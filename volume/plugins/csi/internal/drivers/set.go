@@ -209,7 +209,7 @@ func (s *Set) Do(ctx context.Context, c Call, send func(context.Context, *Sessio
 		c.Driver.answered()
 		return nil
 	}
-	failure := endedWith(caller, s.failedCall(c.Method, c.Driver.Name, c.Volume, err))
+	failure := endedWith(caller, s.failedCall(c.Method, c.Driver.Name, c.Volume, err, c.Secret...))
 	if status.Code(err) == codes.Canceled && errors.Is(caller.Err(), context.Canceled) {
 		failure = abandonedCall(c, context.Cause(caller), failure)
 	}
