@@ -174,9 +174,13 @@ func (i *Initiator) removeInterface(ctx context.Context, face Interface) error {
 	if face.InitiatorName == "" {
 		return nil
 	}
-	for _, id := range entries(i.class("iscsi_session")) {
-		if attribute(i.class("iscsi_session"), id, "ifacename") == face.Name {
-			return nil
+	ids, err := entries(i.class("iscsi_session"))
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if used, err := attribute(i.class("iscsi_session"), id, "ifacename"); err != nil || used == face.Name {
+			return err
 		}
 	}
 	output, code, err := i.config.Run(ctx, "iscsiadm", "-m", "iface", "-I", face.Name, "-o", "delete")

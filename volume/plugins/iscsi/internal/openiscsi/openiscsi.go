@@ -99,9 +99,11 @@ type Config struct {
 type Initiator struct {
 	config Config
 	calls  blockingcall.Group[string] // into the kernel, by disk or host
-	// number is a block device's, as in sysfs; put writes to a file of sysfs.
+	// number is a block device's, as in sysfs; put writes to a file of sysfs; open opens a disk
+	// that nothing else has.
 	number func(path string) (string, error)
 	put    func(path, value string) error
+	open   func(path string) (int, error)
 }
 
 // New returns an Initiator. It does no I/O.
@@ -117,7 +119,7 @@ func New(c Config) *Initiator {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	c.Patience = cmp.Or(c.Patience, 30*time.Second)
-	return &Initiator{config: c, number: number, put: put}
+	return &Initiator{config: c, number: number, put: put, open: openAlone}
 }
 
 // Login makes sure that there is a session with each portal, and returns the disk. It is
@@ -291,7 +293,11 @@ func (i *Initiator) Logout(ctx context.Context, lun LUN) error {
 	}
 	others := false
 	for _, s := range sessions {
-		if len(s.disks()) > 0 {
+		disks, err := s.disks()
+		if err != nil {
+			return err
+		}
+		if len(disks) > 0 {
 			others = true
 			continue
 		}

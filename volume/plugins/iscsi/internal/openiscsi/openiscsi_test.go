@@ -397,3 +397,89 @@ func TestPrograms(t *testing.T) {
 		t.Errorf("with an ended context: %v", err)
 	}
 }
+
+// Only a disk that is certainly dead is removed unopened.
+func TestADiskThatCannotBeOpened(t *testing.T) {
+	for errno, removed := range map[unix.Errno]bool{unix.EIO: true, unix.ENXIO: true, unix.EBUSY: false, unix.EMFILE: false, unix.EPERM: false, unix.ENOENT: false} {
+		n := newNode(t)
+		n.ids["10.0.0.1 0"] = "naa.6001"
+		_, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1"), nil)
+		n.must(err)
+		n.initiator.ReplaceOpen(func(string) (int, error) { return -1, errno })
+		err = n.initiator.Logout(t.Context(), lun(0, "10.0.0.1"))
+		if (err == nil) != removed || err != nil && !errors.Is(err, errno) || (n.called("delete < 1") == 1) != removed || (n.called("--logout") == 1) != removed {
+			t.Errorf("%v: Logout = %v, calls %q", errno, err, n.calls)
+		}
+	}
+}
+
+// What cannot be read is not taken for absent.
+func TestSysfsThatCannotBeRead(t *testing.T) {
+	const unit = "sys/devices/platform/host1/session1/target1:0:0/1:0:0:"
+	for _, broken := range []string{
+		"sys/class/iscsi_session", "sys/class/iscsi_connection", "sys/class/iscsi_session/session1/targetname", "sys/class/iscsi_session/session1/target_id",
+		"sys/class/iscsi_connection/connection1:0/persistent_port", unit + "0/block", unit + "1/block", unit + "0/block/sd1x0/holders",
+	} {
+		n := newNode(t)
+		n.ids["10.0.0.1 0"], n.ids["10.0.0.1 1"] = "naa.6001", "naa.6002"
+		for number := range 2 {
+			_, err := n.initiator.Login(t.Context(), lun(number, "10.0.0.1"), nil)
+			n.must(err)
+		}
+		n.must(os.RemoveAll(n.at(broken)), os.Symlink(filepath.Base(broken), n.at(broken))) // ELOOP
+		if err := n.initiator.Logout(t.Context(), lun(0, "10.0.0.1")); !errors.Is(err, unix.ELOOP) {
+			t.Errorf("%s: Logout = %v", broken, err)
+		}
+		if n.called("--logout") > 0 || n.called("-o delete") > 0 {
+			t.Errorf("%s: calls %q", broken, n.calls)
+		}
+	}
+}
+
+func TestPathsWithoutAnIDAreRefused(t *testing.T) {
+	n := newNode(t)
+	n.ids["10.0.0.1 0"], n.ids["10.0.0.2 0"] = "", ""
+	_, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1"), nil)
+	n.must(err)
+	if _, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1", "10.0.0.2"), nil); !errors.Is(err, openiscsi.ErrNotOneDisk) {
+		t.Errorf("Login = %v", err)
+	}
+}
+
+// A removal that hangs is left alone when its context ends. The next login waits for it, and
+// has the disk for good.
+func TestALoginAfterAnAbandonedRemoval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.ids["10.0.0.1 0"] = "naa.6001"
+		_, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1"), nil)
+		n.must(err)
+		released := make(chan struct{})
+		n.initiator.ReplaceOpen(func(string) (int, error) {
+			<-released
+			return -1, unix.EIO
+		})
+		short := func(do func(ctx context.Context) error) error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			return do(ctx)
+		}
+		login := func(ctx context.Context) error {
+			_, err := n.initiator.Login(ctx, lun(0, "10.0.0.1"), nil)
+			return err
+		}
+		err = short(func(ctx context.Context) error { return n.initiator.Logout(ctx, lun(0, "10.0.0.1")) })
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Logout = %v", err)
+		}
+		if err := short(login); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Login while the disk is removed = %v", err)
+		}
+		close(released)
+		n.must(login(t.Context()))
+		synctest.Wait()
+		if n.called("delete < 1") > 0 {
+			t.Error("the disk was removed after its next login")
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package openiscsi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,25 +44,18 @@ var hostName = regexp.MustCompile(`/host(\d+)/`)
 // in the order of the portals.
 func (i *Initiator) sessions(ctx context.Context, lun LUN) (found []session, err error) {
 	var all []session
-	for _, name := range entries(i.class("iscsi_session")) {
-		dir := filepath.Join(i.class("iscsi_session"), name)
-		if attribute(dir, "targetname") != lun.IQN || attribute(dir, "ifacename") != lun.Interface.Name {
-			continue
+	names, err := entries(i.class("iscsi_session"))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		s, isOf, err := i.session(name, lun)
+		if err != nil {
+			return nil, err
 		}
-		device, err := filepath.EvalSymlinks(filepath.Join(dir, "device"))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // it was closed just now
+		if isOf {
+			all = append(all, s)
 		}
-		host := hostName.FindStringSubmatch(device)
-		if err != nil || host == nil {
-			return nil, errors.Join(err, fmt.Errorf("%s: the host of the session is not known", dir))
-		}
-		s := session{id: strings.TrimPrefix(name, "session"), device: device, host: host[1], target: attribute(dir, "target_id")}
-		if s.target == "" {
-			s.target = "0"
-		}
-		s.portals = i.connections(s.id)
-		all = append(all, s)
 	}
 	for _, p := range lun.Portals {
 		names := []string{p.Host}
@@ -80,22 +74,56 @@ func (i *Initiator) sessions(ctx context.Context, lun LUN) (found []session, err
 	return found, nil
 }
 
+// session reads a session from sysfs. isOf is false if it is another target's or interface's,
+// or was closed just now.
+func (i *Initiator) session(name string, lun LUN) (s session, isOf bool, err error) {
+	dir := filepath.Join(i.class("iscsi_session"), name)
+	target, err := attribute(dir, "targetname")
+	face, ferr := attribute(dir, "ifacename")
+	if err = errors.Join(err, ferr); err != nil || target != lun.IQN || face != lun.Interface.Name {
+		return s, false, err
+	}
+	device, err := filepath.EvalSymlinks(filepath.Join(dir, "device"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, false, nil
+	}
+	host := hostName.FindStringSubmatch(device)
+	if err != nil || host == nil {
+		return s, false, errors.Join(err, fmt.Errorf("%s: the host of the session is not known", dir))
+	}
+	number, err := attribute(dir, "target_id")
+	if err != nil {
+		return s, false, err
+	}
+	s = session{id: strings.TrimPrefix(name, "session"), device: device, host: host[1], target: cmp.Or(number, "0")}
+	s.portals, err = i.connections(s.id)
+	return s, err == nil, err
+}
+
 // connections returns the addresses of a session: the one that was asked for, and the one
 // that the target redirected to.
-func (i *Initiator) connections(id string) (portals []Portal) {
-	for _, name := range entries(i.class("iscsi_connection")) {
+func (i *Initiator) connections(id string) (portals []Portal, err error) {
+	names, err := entries(i.class("iscsi_connection"))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
 		if !strings.HasPrefix(name, "connection"+id+":") {
 			continue
 		}
 		for _, prefix := range []string{"persistent_", ""} {
 			dir := filepath.Join(i.class("iscsi_connection"), name)
-			port, err := strconv.Atoi(attribute(dir, prefix+"port"))
-			if host := attribute(dir, prefix+"address"); err == nil && host != "" {
-				portals = append(portals, Portal{Host: host, Port: port})
+			port, err := attribute(dir, prefix+"port")
+			host, herr := attribute(dir, prefix+"address")
+			if err := errors.Join(err, herr); err != nil {
+				return nil, err
+			}
+			if number, err := strconv.Atoi(port); err == nil && host != "" {
+				portals = append(portals, Portal{Host: host, Port: number})
 			}
 		}
 	}
-	return portals
+	return portals, nil
 }
 
 func (s session) isAt(names []string, port int) bool {
@@ -130,27 +158,49 @@ func (s session) portal(lun LUN) Portal {
 }
 
 // disks are the kernel's names of all disks of a session; with numbers, of these LUNs only.
-func (s session) disks(numbers ...int) (names []string) {
-	for _, target := range entries(s.device) {
+func (s session) disks(numbers ...int) (names []string, err error) {
+	targets, err := entries(s.device)
+	if err != nil {
+		return nil, err
+	}
+	for _, target := range targets {
 		if !strings.HasPrefix(target, "target") {
 			continue
 		}
-		for _, unit := range entries(filepath.Join(s.device, target)) {
+		units, err := entries(filepath.Join(s.device, target))
+		if err != nil {
+			return nil, err
+		}
+		for _, unit := range units {
 			address := strings.Split(unit, ":")
 			number, err := strconv.Atoi(address[len(address)-1])
 			if err != nil || len(address) != 4 || len(numbers) > 0 && !slices.Contains(numbers, number) {
 				continue
 			}
-			names = append(names, entries(filepath.Join(s.device, target, unit, "block"))...)
+			disks, err := entries(filepath.Join(s.device, target, unit, "block"))
+			if err != nil {
+				return nil, err
+			}
+			names = append(names, disks...)
 		}
 	}
-	return names
+	return names, nil
 }
 
-// scan has the kernel look for a LUN of a session.
+// scan has the kernel look for a LUN of a session. A removal that nobody waits for any more
+// ends before: it would take the disk away from its next user.
 func (i *Initiator) scan(ctx context.Context, s session, number int) error {
-	if len(s.disks(number)) > 0 {
-		return nil
+	disks, err := s.disks(number)
+	if err != nil {
+		return err
+	}
+	for _, disk := range disks {
+		if err := i.calls.Do(ctx, disk, func() error { return nil }); err != nil {
+			return fmt.Errorf("disk %s is still being removed: %w", disk, err)
+		}
+	}
+	if disks, err = s.disks(number); err != nil || len(disks) > 0 {
+		return err
 	}
 	path := filepath.Join(i.class("scsi_host"), "host"+s.host, "scan")
 	return i.write(ctx, "host"+s.host, path, fmt.Sprintf("0 %s %d", s.target, number))
@@ -174,9 +224,16 @@ func put(path, value string) error {
 func (i *Initiator) device(lun LUN, sessions []session) (Device, error) {
 	var d Device
 	for _, s := range sessions {
-		for _, disk := range s.disks(lun.Number) {
-			id := i.id(disk)
-			if len(d.Disks) > 0 && id != d.ID {
+		disks, err := s.disks(lun.Number)
+		if err != nil {
+			return Device{}, err
+		}
+		for _, disk := range disks {
+			id, err := i.id(disk)
+			if err != nil {
+				return Device{}, err
+			}
+			if len(d.Disks) > 0 && (id != d.ID || id == "") { // nothing says that two without one are the same
 				return Device{}, &volume.Failure{Cause: ErrNotOneDisk, Subject: lun.IQN,
 					What: fmt.Sprintf("LUN %d of target %s is disk %q (%s) by one portal, and disk %q (%s) by another", lun.Number, lun.IQN, d.ID, d.Disks[0], id, disk),
 					Next: "name only portals of one target in the volume"}
@@ -187,11 +244,16 @@ func (i *Initiator) device(lun LUN, sessions []session) (Device, error) {
 	if len(d.Disks) == 0 {
 		return Device{}, noDisk(lun, "none of its portals shows it")
 	}
-	name := d.Disks[0]
-	if mapped := i.multipath(d.Disks); mapped != "" {
-		name = mapped
+	mapped, err := i.multipath(d.Disks)
+	if err != nil {
+		return Device{}, err
 	}
-	sectors, err := strconv.ParseInt(attribute(i.block(name), "size"), 10, 64)
+	name := cmp.Or(mapped, d.Disks[0])
+	size, err := attribute(i.block(name), "size")
+	if err != nil {
+		return Device{}, err
+	}
+	sectors, err := strconv.ParseInt(size, 10, 64)
 	if err != nil || sectors == 0 {
 		return Device{}, noDisk(lun, "the kernel does not know its size yet")
 	}
@@ -210,7 +272,11 @@ func noDisk(lun LUN, why string) error {
 // checkNode makes sure that the file of a device is there, and is that device's.
 func (i *Initiator) checkNode(path, name string) error {
 	is, err := i.number(path)
-	if want := attribute(i.block(name), "dev"); err == nil && is != want {
+	if err != nil {
+		return err
+	}
+	want, err := attribute(i.block(name), "dev")
+	if err == nil && is != want {
 		err = fmt.Errorf("%s is the device %s, not %s", path, is, want)
 	}
 	return err
@@ -228,32 +294,39 @@ func number(path string) (string, error) {
 }
 
 // id is what the disk calls itself: its designator, which the kernel reads from the page 0x83
-// of its vital product data, or else the serial number of the page 0x80.
-func (i *Initiator) id(disk string) string {
-	if id := attribute(i.block(disk), "device", "wwid"); id != "" {
-		return strings.Join(strings.Fields(id), "_")
+// of its vital product data, or else the serial number of the page 0x80; empty: it has neither.
+func (i *Initiator) id(disk string) (string, error) {
+	id, err := attribute(i.block(disk), "device", "wwid")
+	if err != nil || id != "" {
+		return strings.Join(strings.Fields(id), "_"), err
 	}
 	page, err := os.ReadFile(i.block(disk, "device", "vpd_pg80"))
 	const header = 4
 	if err != nil || len(page) <= header {
-		return ""
+		return "", present(err)
 	}
-	return "serial." + strings.Join(strings.Fields(string(page[header:])), "_")
+	return "serial." + strings.Join(strings.Fields(string(page[header:])), "_"), nil
 }
 
 // remove flushes the disk and has the kernel forget it.
 func (i *Initiator) remove(ctx context.Context, lun LUN, sessions []session) error {
 	var disks []string
 	for _, s := range sessions {
-		disks = append(disks, s.disks(lun.Number)...)
-	}
-	if mapped := i.multipath(disks); mapped != "" {
-		if err := i.removeMap(ctx, mapped); err != nil {
+		names, err := s.disks(lun.Number)
+		if err != nil {
 			return err
 		}
+		disks = append(disks, names...)
+	}
+	mapped, err := i.multipath(disks)
+	if err == nil && mapped != "" {
+		err = i.removeMap(ctx, mapped)
+	}
+	if err != nil {
+		return err
 	}
 	for _, disk := range disks {
-		if err := i.calls.Do(ctx, disk, func() error { return i.removeDisk(disk) }); err != nil {
+		if err := i.calls.Do(ctx, disk, func() error { return i.removeDisk(ctx, disk) }); err != nil {
 			return err
 		}
 	}
@@ -261,10 +334,10 @@ func (i *Initiator) remove(ctx context.Context, lun LUN, sessions []session) err
 }
 
 // removeDisk has the disk for itself until the kernel has forgotten it: nothing can begin to
-// use it meanwhile.
-func (i *Initiator) removeDisk(disk string) error {
+// use it meanwhile. Once ctx has ended, the disk stays.
+func (i *Initiator) removeDisk(ctx context.Context, disk string) error {
 	path := filepath.Join(i.config.Dev, disk)
-	fd, err := eintr.Get(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0) })
+	fd, err := eintr.Get(func() (int, error) { return i.open(path) })
 	switch {
 	case errors.Is(err, unix.EBUSY):
 		return &volume.Failure{Cause: volume.ErrInUse, Subject: path, What: fmt.Sprintf("the disk %s is in use on this node", path), Err: err,
@@ -274,8 +347,13 @@ func (i *Initiator) removeDisk(disk string) error {
 		if err := eintr.Do(func() error { return unix.Fsync(fd) }); err != nil {
 			i.config.Logger.Warn("a disk could not be flushed before it was given back", "disk", path, "error", err)
 		}
-	default: // it does not answer, and nothing can use it
+	case isDead(err):
 		i.config.Logger.Warn("a disk could not be opened before it was given back", "disk", path, "error", err)
+	default: // it may be in use
+		return &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	err = i.put(i.block(disk, "device", "delete"), "1")
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
@@ -284,20 +362,35 @@ func (i *Initiator) removeDisk(disk string) error {
 	return err
 }
 
+// isDead reports whether a disk cannot be opened because it does not answer, so that nothing
+// can use it.
+func isDead(err error) bool {
+	return slices.ContainsFunc([]error{unix.ENXIO, unix.ENODEV, unix.EIO, unix.ENOMEDIUM, unix.ETIMEDOUT}, func(e error) bool { return errors.Is(err, e) })
+}
+
+func openAlone(path string) (int, error) {
+	return unix.Open(path, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
+}
+
 // multipathPatience is how long dm-multipath may take to make a device of several paths: the
 // kubelet's.
 const multipathPatience = 10 * time.Second
 
 // multipath is the dm-multipath device of paths; empty: there is none.
-func (i *Initiator) multipath(disks []string) string {
+func (i *Initiator) multipath(disks []string) (string, error) {
 	for _, disk := range disks {
-		for _, holder := range entries(i.block(disk, "holders")) {
-			if strings.HasPrefix(attribute(i.block(holder), "dm", "uuid"), "mpath-") {
-				return holder
+		holders, err := entries(i.block(disk, "holders"))
+		if err != nil {
+			return "", err
+		}
+		for _, holder := range holders {
+			uuid, err := attribute(i.block(holder), "dm", "uuid")
+			if err != nil || strings.HasPrefix(uuid, "mpath-") {
+				return holder, err
 			}
 		}
 	}
-	return ""
+	return "", nil
 }
 
 func isMapped(d Device) bool { return strings.HasPrefix(filepath.Base(d.Path), "dm-") }
@@ -310,13 +403,21 @@ func (i *Initiator) hasMultipathd() bool {
 
 // removeMap removes a dm-multipath device that is not in use.
 func (i *Initiator) removeMap(ctx context.Context, mapped string) error {
-	return i.mapTool(ctx, mapped, "multipath", "-f", attribute(i.block(mapped), "dm", "name"))
+	name, err := attribute(i.block(mapped), "dm", "name")
+	if err != nil {
+		return err
+	}
+	return i.mapTool(ctx, mapped, "multipath", "-f", name)
 }
 
 // growMap gives a dm-multipath device the size of its paths.
 func (i *Initiator) growMap(ctx context.Context, d Device) error {
 	mapped := filepath.Base(d.Path)
-	return i.mapTool(ctx, mapped, "multipathd", "resize", "map", attribute(i.block(mapped), "dm", "name"))
+	name, err := attribute(i.block(mapped), "dm", "name")
+	if err != nil {
+		return err
+	}
+	return i.mapTool(ctx, mapped, "multipathd", "resize", "map", name)
 }
 
 func (i *Initiator) mapTool(ctx context.Context, mapped, program string, args ...string) error {
@@ -328,23 +429,37 @@ func (i *Initiator) mapTool(ctx context.Context, mapped, program string, args ..
 		Next: "check whether the device is still in use, and whether multipathd runs"}
 }
 
-// attribute returns a line of sysfs; empty: there is none.
-func attribute(path ...string) string {
-	b, err := os.ReadFile(filepath.Join(path...))
-	if err != nil {
-		return ""
+// present drops the errors of sysfs that say that something has no such value, or is gone: the
+// absence of a designator is ENXIO or EINVAL, and of a connection ENOTCONN.
+func present(err error) error {
+	for _, absent := range []error{unix.ENOENT, unix.ENODEV, unix.ENXIO, unix.EINVAL, unix.ENOTCONN} {
+		if errors.Is(err, absent) {
+			return nil
+		}
 	}
-	return strings.TrimSpace(string(b))
+	return err
 }
 
-// entries returns the names in a directory; none: it cannot be read.
-func entries(dir string) (names []string) {
+// attribute returns a line of sysfs; empty: there is none.
+func attribute(path ...string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(path...))
+	if err != nil {
+		return "", present(err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// entries returns the names in a directory; none: it does not exist.
+func entries(dir string) (names []string, err error) {
 	all, err := os.ReadDir(dir)
 	if err != nil {
-		return nil
+		if errors.Is(err, unix.ENODEV) || errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		return nil, err
 	}
 	for _, e := range all {
 		names = append(names, e.Name())
 	}
-	return names
+	return names, nil
 }
