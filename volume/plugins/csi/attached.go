@@ -128,7 +128,11 @@ func (p *Plugin) CheckAttachment(ctx context.Context, spec *volume.Spec) error {
 	return nil // attaching takes its time; an attachment that cannot be read is no failed one
 }
 
-// attachFailed is the error of a volume that could not be attached.
+// attachPatience is after how long a volume that is being attached is late: most storage needs
+// less.
+const attachPatience = 30 * time.Second
+
+// attachFailed is the error of a volume that could not be attached, or is late.
 type attachFailed struct{ error }
 
 func (e attachFailed) Unwrap() error { return e.error }
@@ -182,6 +186,7 @@ func (p *Plugin) attachment(ctx context.Context, s *source, node types.NodeName)
 	name := csivolume.AttachmentName(s, string(node))
 	a, err := getter.GetVolumeAttachment(ctx, name)
 	why, full := "", false
+	late := err == nil && a.DeletionTimestamp == nil && !a.Status.Attached && !a.CreationTimestamp.IsZero() && time.Since(a.CreationTimestamp.Time) >= attachPatience
 	switch {
 	case errors.Is(err, volume.ErrNotFound):
 		why = "there is no VolumeAttachment " + name
@@ -195,6 +200,8 @@ func (p *Plugin) attachment(ctx context.Context, s *source, node types.NodeName)
 			full = true
 			p.cluster.again(s.Driver) // the limit that the cluster knows is wrong
 		}
+	case !a.Status.Attached && late:
+		why = fmt.Sprintf("it is being attached since %s, and its attacher has not answered (VolumeAttachment %s)", a.CreationTimestamp.UTC().Format(time.RFC3339), name)
 	case !a.Status.Attached:
 		why = "it is being attached (VolumeAttachment " + name + ")"
 	default:
@@ -207,7 +214,7 @@ func (p *Plugin) attachment(ctx context.Context, s *source, node types.NodeName)
 		failure.Cause, failure.Err, failure.Next = volume.ErrAttachLimitExceeded, ErrNotAttached, "the node has no room for another volume of this driver: run the pod on another node, or end one here"
 	}
 	err = volume.NothingDone(failure)
-	if a != nil && a.Status.AttachError != nil {
+	if a != nil && (a.Status.AttachError != nil || late) {
 		err = attachFailed{err}
 	}
 	return nil, err

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -391,5 +392,23 @@ func TestWhereNobodyAttaches(t *testing.T) {
 				b.wantNothing()
 			}
 		})
+	}
+}
+
+// What is being attached for long is told; what has just begun, or is being detached, is not.
+func TestALateAttachmentIsTold(t *testing.T) {
+	r := newRegistry(t, nil)
+	r.host.Attachments = lookUp{r.drivers, r.attachments}
+	a := &storagev1.VolumeAttachment{}
+	r.attachments["csi-"+sha256Hex("h1"+driverName+"node1")] = a
+	for age, want := range map[time.Duration]bool{0: false, time.Hour: true} {
+		a.CreationTimestamp = metav1.NewTime(time.Now().Add(-age))
+		if err := r.plugin.CheckAttachment(t.Context(), pvSpec()); (err != nil) != want || want && !strings.Contains(err.Error(), "it is being attached since") {
+			t.Errorf("after %v: %v", age, err)
+		}
+	}
+	a.DeletionTimestamp = new(metav1.Now())
+	if err := r.plugin.CheckAttachment(t.Context(), pvSpec()); err != nil {
+		t.Errorf("while it is detached: %v", err)
 	}
 }
