@@ -2,7 +2,10 @@ package iscsi
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
@@ -57,13 +60,21 @@ func (p *plugin) ConstructBlockVolumeSpec(_ context.Context, podUID types.UID, v
 	pv.Name = volumeName
 	pv.Spec.VolumeMode = new(v1.PersistentVolumeBlock)
 	pv.Spec.ISCSI = &v1.ISCSIPersistentVolumeSource{}
-	binds, err := filepath.Glob(filepath.Join(p.Host.GetPluginDir(PluginName), "volumeDevices", "iface-*", "*", string(podUID)))
+	places, err := placesIn(filepath.Join(p.Host.GetPluginDir(PluginName), "volumeDevices"))
 	if err != nil {
 		return nil, err
 	}
 	var of []named
-	for _, bind := range binds {
-		if n, ok := parsePath(filepath.Dir(bind)); ok && p.isOf(filepath.Dir(bind), volumeName) {
+	for _, place := range places {
+		n, ok := parsePath(place)
+		if !ok {
+			continue
+		}
+		_, err := os.Lstat(filepath.Join(place, string(podUID)))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		if err == nil && p.isOf(place, volumeName) {
 			of = append(of, n)
 		}
 	}

@@ -22,6 +22,7 @@ type targets struct {
 	sessions map[string]map[int]bool // by target, the LUNs that are there
 	logins   []*openiscsi.CHAP
 	refuse   error
+	opened   func() // is called once a login has opened its session
 	id       string // instead of a disk's own
 	size     int64
 }
@@ -61,6 +62,12 @@ func (t *targets) Login(ctx context.Context, lun openiscsi.LUN, chap *openiscsi.
 		t.sessions[lun.IQN] = map[int]bool{}
 	}
 	t.sessions[lun.IQN][lun.Number] = true
+	if t.opened != nil {
+		t.opened()
+	}
+	if err := ctx.Err(); err != nil {
+		return openiscsi.Device{}, err
+	}
 	return t.device(lun), nil
 }
 

@@ -1,6 +1,7 @@
 package iscsi_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -11,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -376,4 +378,58 @@ func TestUnmountWithoutARecord(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(b.devicePath(s), "iscsi.json")); errors.Is(err, fs.ErrNotExist) {
 		t.Error("it is gone")
 	}
+}
+
+// Where the daemon may still open sessions, the record of them is kept.
+func TestAnInterruptedLoginKeepsItsRecord(t *testing.T) {
+	b := newBench(t)
+	s := b.pv("pv", func(pv *v1.PersistentVolume) { pv.Spec.ISCSI.Portals = []string{"192.0.2.2:3261"} })
+	ctx, cancel := context.WithCancel(t.Context())
+	b.nodes.opened = cancel
+	m, err := b.plugin.NewDeviceMounter()
+	b.must(err)
+	err = m.MountDevice(ctx, s, "", b.devicePath(s), volume.DeviceMounterArgs{})
+	if !errors.Is(err, context.Canceled) || !volume.IsUncertain(err) {
+		t.Errorf("MountDevice = %v", err)
+	}
+	if text, err := os.ReadFile(filepath.Join(b.devicePath(s), "iscsi.json")); err != nil || !strings.Contains(string(text), "192.0.2.2:3261") {
+		t.Errorf("the record: %s, %v", text, err)
+	}
+	b.must(b.unmount(s))
+	if open := b.nodes.open(); len(open) > 0 {
+		t.Errorf("sessions are left: %v", open)
+	}
+	b.host.AssertClean(t)
+	b.nodes.sessions[iqnOf(b.disk)] = map[int]bool{3: true} // and there is not even a directory
+	b.must(b.unmount(s))
+	if open := b.nodes.open(); len(open) > 0 {
+		t.Errorf("sessions are left: %v", open)
+	}
+}
+
+// A directory that cannot be read may hold another volume of the disk.
+func TestUnreadableDirectoriesKeepTheDisk(t *testing.T) {
+	b := newBench(t)
+	s := b.pv("pv")
+	b.must(b.mountBeside(s))
+	face := filepath.Join(b.host.GetPluginDir(iscsi.PluginName), "iface-other")
+	b.must(os.Symlink("iface-other", face))
+	if err := b.unmount(s); !errors.Is(err, unix.ELOOP) || len(b.nodes.open()) != 1 {
+		t.Errorf("UnmountDevice = %v, open %v", err, b.nodes.open())
+	}
+	b.must(os.Remove(face), b.unmount(s))
+}
+
+// The path of a node's root is no pattern.
+func TestRootThatLooksLikeAPattern(t *testing.T) {
+	b := newBench(t)
+	b.host.RootDir = filepath.Join(b.host.RootDir, "a[b*?]")
+	b.must(os.MkdirAll(b.host.RootDir, 0o755))
+	first := b.pv("first")
+	second := b.pv("second", func(pv *v1.PersistentVolume) { pv.Spec.ISCSI.InitiatorName = new("iqn.2026-01.com.example:node") })
+	b.must(b.mountBeside(first), b.mountBeside(second), b.unmount(first))
+	if len(b.nodes.open()) != 1 {
+		t.Error("the disk of the second volume is gone")
+	}
+	b.must(b.unmount(second))
 }

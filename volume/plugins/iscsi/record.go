@@ -100,24 +100,52 @@ func blockRecord(mapPath string) string { return mapPath + "." + recordName }
 // record: as another volume, or as a block device.
 func (p *plugin) isStagedElsewhere(iqn, lun, file string) (bool, error) {
 	suffix := "-" + iqn + "-lun-" + lun
-	for _, pattern := range []string{"iface-*", "volumeDevices/iface-*"} {
-		dirs, err := filepath.Glob(filepath.Join(p.Host.GetPluginDir(PluginName), pattern))
+	top := p.Host.GetPluginDir(PluginName)
+	for _, dir := range []string{top, filepath.Join(top, "volumeDevices")} {
+		places, err := placesIn(dir)
 		if err != nil {
 			return false, err
 		}
-		for _, dir := range dirs {
-			all, err := os.ReadDir(dir)
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return false, err
-			}
-			for _, e := range all {
-				at := filepath.Join(dir, e.Name())
-				name := strings.TrimSuffix(e.Name(), "."+recordName)
-				if strings.HasSuffix(name, suffix) && at != file && at != filepath.Dir(file) && blockRecord(at) != file {
-					return true, nil
-				}
+		for _, at := range places {
+			name := strings.TrimSuffix(at, "."+recordName)
+			if strings.HasSuffix(name, suffix) && at != file && at != filepath.Dir(file) && blockRecord(at) != file {
+				return true, nil
 			}
 		}
 	}
 	return false, nil
+}
+
+// placesIn returns the directories and records of volumes in the directories of interfaces
+// below dir.
+func placesIn(dir string) (places []string, err error) {
+	faces, err := listed(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, face := range faces {
+		if !facePart.MatchString(face) {
+			continue
+		}
+		names, err := listed(filepath.Join(dir, face))
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			places = append(places, filepath.Join(dir, face, name))
+		}
+	}
+	return places, nil
+}
+
+// listed returns the names in a directory, which may be missing.
+func listed(dir string) (names []string, err error) {
+	all, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range all {
+		names = append(names, e.Name())
+	}
+	return names, nil
 }

@@ -152,11 +152,12 @@ func (r *record) check(d openiscsi.Device) error {
 
 const undoTimeout = 20 * time.Second
 
-// undo cleans up after a failure, also where ctx has ended. The error is marked where nothing
-// was left and nothing goes on. The record of a disk that is another one now is kept, so that
-// the next attempt finds that, too.
+// undo cleans up after a failure. The error is marked where nothing was left and nothing goes
+// on. The record is kept of a disk that is another one now, so that the next attempt finds
+// that, too; and where a context has ended, since the daemon may still open a session, which
+// [device.UnmountDevice] closes.
 func (p *plugin) undo(ctx context.Context, failure error, cleanUp func(context.Context) error) error {
-	if errors.Is(failure, ErrAnotherDisk) {
+	if errors.Is(failure, ErrAnotherDisk) || errors.Is(failure, context.Canceled) || errors.Is(failure, context.DeadlineExceeded) {
 		return failure
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
@@ -169,9 +170,6 @@ func (p *plugin) undo(ctx context.Context, failure error, cleanUp func(context.C
 	}
 	if e, ok := errors.AsType[*mount.Error](failure); ok && e.Uncertain {
 		return failure
-	}
-	if errors.Is(failure, context.Canceled) || errors.Is(failure, context.DeadlineExceeded) {
-		return failure // the daemon may still open a session
 	}
 	return volume.NothingDone(failure)
 }
@@ -220,16 +218,13 @@ func (p *plugin) unstage(ctx context.Context, file, path string) error {
 		return err
 	}
 	info, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist): // and there is no record
-		return p.removePlace(path)
-	case err == nil && !info.IsDir():
+	if err == nil && !info.IsDir() {
 		err = fmt.Errorf("%s is no directory: %w", path, unix.ENOTDIR)
 	}
-	if err == nil {
-		err = p.logout(ctx, file, path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
-	if err != nil {
+	if err := p.logout(ctx, file, path); err != nil { // without a record, what the path names
 		return err
 	}
 	return p.removePlace(path)

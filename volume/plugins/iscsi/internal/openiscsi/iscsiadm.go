@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -64,6 +65,20 @@ func (c Config) run(ctx context.Context, program string, args ...string) (string
 	return out.String(), 0, err
 }
 
+// databaseTimeout is how long open-iscsi's database may take.
+const databaseTimeout = 30 * time.Second
+
+// tool runs a program. A call that changes open-iscsi's database goes on when ctx ends: killed,
+// it would leave the database's lock, which every later call waits for.
+func (i *Initiator) tool(ctx context.Context, program string, args ...string) (string, int, error) {
+	if ctx.Err() == nil && slices.Contains(args, "-o") {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), databaseTimeout)
+		defer cancel()
+	}
+	return i.config.Run(ctx, program, args...)
+}
+
 // find returns the path of a program, also of one that only root's PATH has.
 func (c Config) find(program string) (string, error) {
 	dirs := c.ToolDirs
@@ -81,7 +96,7 @@ func (c Config) find(program string) (string, error) {
 
 // iscsiadm calls iscsiadm about a target. No argument is secret.
 func (i *Initiator) iscsiadm(ctx context.Context, iqn string, p Portal, args ...string) error {
-	output, code, err := i.config.Run(ctx, "iscsiadm", args...)
+	output, code, err := i.tool(ctx, "iscsiadm", args...)
 	if err == nil && code == 0 {
 		return nil
 	}
@@ -126,12 +141,12 @@ func (i *Initiator) makeInterface(ctx context.Context, face Interface) error {
 	if face.InitiatorName == "" {
 		return nil
 	}
-	base, code, err := i.config.Run(ctx, "iscsiadm", "-m", "iface", "-I", face.Base, "-o", "show")
+	base, code, err := i.tool(ctx, "iscsiadm", "-m", "iface", "-I", face.Base, "-o", "show")
 	if err != nil || code != 0 {
 		return i.interfaceFailed(face.Base, "there is no such interface of open-iscsi", code, err)
 	}
 	call := func(args ...string) error {
-		output, code, err := i.config.Run(ctx, "iscsiadm", append([]string{"-m", "iface", "-I", face.Name}, args...)...)
+		output, code, err := i.tool(ctx, "iscsiadm", append([]string{"-m", "iface", "-I", face.Name}, args...)...)
 		if err != nil || code != 0 && code != codeSessionExists {
 			return i.interfaceFailed(face.Name, "open-iscsi cannot be given this interface: "+lastLines(output), code, err)
 		}
@@ -183,7 +198,7 @@ func (i *Initiator) removeInterface(ctx context.Context, face Interface) error {
 			return err
 		}
 	}
-	output, code, err := i.config.Run(ctx, "iscsiadm", "-m", "iface", "-I", face.Name, "-o", "delete")
+	output, code, err := i.tool(ctx, "iscsiadm", "-m", "iface", "-I", face.Name, "-o", "delete")
 	if errors.Is(err, exec.ErrNotFound) {
 		return nil
 	}
@@ -223,7 +238,7 @@ func (i *Initiator) configure(lun LUN, p Portal, chap *CHAP) error {
 		dir := filepath.Join(database, "nodes", lun.IQN)
 		path, text, err := findRecord(dir, p, lun.Interface.Name)
 		if err == nil && path != "" {
-			err = replace(database, path, withSettings(text, settings(chap)))
+			err = i.replace(database, path, withSettings(text, settings(chap)))
 			if err == nil {
 				return nil
 			}
@@ -291,10 +306,27 @@ func withSettings(text string, settings [][2]string) string {
 	return b.String()
 }
 
+const tempPrefix = ".podvol-"
+
 // replace puts a file of root's alone in the place of a record. It is written beside the
-// records, so that none of open-iscsi's own readers finds half of it.
-func replace(database, path, text string) (err error) {
-	f, err := os.CreateTemp(database, ".podvol-*") // 0600
+// records, so that none of open-iscsi's own readers finds half of it. What a crash has left of
+// earlier ones is removed: it may have a password.
+func (i *Initiator) replace(database, path, text string) (err error) {
+	i.replacing.Lock()
+	defer i.replacing.Unlock()
+	names, err := entries(database)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if !strings.HasPrefix(name, tempPrefix) {
+			continue
+		}
+		if err := os.Remove(filepath.Join(database, name)); err != nil {
+			return err
+		}
+	}
+	f, err := os.CreateTemp(database, tempPrefix+"*") // 0600
 	if err != nil {
 		return err
 	}
@@ -304,6 +336,9 @@ func replace(database, path, text string) (err error) {
 		}
 	}()
 	_, err = f.WriteString(text)
+	if err == nil {
+		err = f.Sync()
+	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}

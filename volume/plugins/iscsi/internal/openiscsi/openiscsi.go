@@ -99,6 +99,8 @@ type Config struct {
 type Initiator struct {
 	config Config
 	calls  blockingcall.Group[string] // into the kernel, by disk or host
+	// replacing is held while a record of the database is replaced.
+	replacing sync.Mutex
 	// number is a block device's, as in sysfs; put writes to a file of sysfs; open opens a disk
 	// that nothing else has.
 	number func(path string) (string, error)

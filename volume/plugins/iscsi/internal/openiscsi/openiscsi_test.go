@@ -367,7 +367,7 @@ func TestWithoutOpenISCSI(t *testing.T) {
 // A program's exit code becomes a reason, and the end of the context ends it.
 func TestPrograms(t *testing.T) {
 	dir := t.TempDir()
-	i := openiscsi.New(openiscsi.Config{Sys: t.TempDir(), ToolDirs: []string{dir}})
+	i := openiscsi.New(openiscsi.Config{Sys: t.TempDir(), ToolDirs: []string{dir}, Databases: []string{dir}})
 	program := func(script string) {
 		if err := os.WriteFile(filepath.Join(dir, "iscsiadm"), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
 			t.Fatal(err)
@@ -383,7 +383,12 @@ func TestPrograms(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	began := filepath.Join(dir, "began")
-	program("[ -e " + began + " ] && exit 0; : >" + began + "; exec sleep 600") // the first call hangs
+	record := filepath.Join(dir, "nodes", iqn, "10.0.0.1,3260")
+	text := "iface.iscsi_ifacename = default\nnode.conn[0].address = 10.0.0.1\nnode.conn[0].port = 3260\n# END RECORD\n"
+	if err := errors.Join(os.MkdirAll(filepath.Dir(record), 0o755), os.WriteFile(record, []byte(text), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	program(`case "$*" in *--login*) : >` + began + `; exec sleep 600;; esac`)
 	go func() {
 		defer cancel()
 		for t.Context().Err() == nil {
@@ -482,4 +487,44 @@ func TestALoginAfterAnAbandonedRemoval(t *testing.T) {
 			t.Error("the disk was removed after its next login")
 		}
 	})
+}
+
+// A killed iscsiadm would leave the lock of its database.
+func TestTheDatabaseIsNeverLeftLocked(t *testing.T) {
+	n := newNode(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	calls := 0
+	i := openiscsi.New(openiscsi.Config{Sys: n.at("sys"), Databases: []string{n.at("etc/iscsi")}, Run: func(running context.Context, program string, args ...string) (string, int, error) {
+		if _, bounded := running.Deadline(); slices.Contains(args, "new") {
+			cancel()
+			if calls++; running.Err() != nil || !bounded {
+				t.Errorf("%q ends with its caller: %v, or never: %v", args, running.Err(), !bounded)
+			}
+		} else if slices.Contains(args, "--login") && running.Err() == nil {
+			t.Error("the login does not end with its caller")
+		}
+		return n.run(running, program, args...)
+	}})
+	if _, err := i.Login(ctx, lun(0, "10.0.0.1"), nil); !errors.Is(err, context.Canceled) || calls != 1 {
+		t.Errorf("after %d calls: %v", calls, err)
+	}
+}
+
+// A crash may leave a password in a file that is no record yet.
+func TestLeftFilesAreRemoved(t *testing.T) {
+	n := newNode(t)
+	n.ids["10.0.0.1 0"], n.ids["10.0.0.2 0"] = "naa.6001", "naa.6001"
+	n.write("etc/iscsi/.podvol-123", "node.session.auth.password = first secret\n")
+	n.write("etc/iscsi/iscsid.conf", "")
+	_, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1", "10.0.0.2"), nil)
+	n.must(err)
+	var names []string
+	all, err := os.ReadDir(n.at("etc/iscsi"))
+	for _, e := range all {
+		names = append(names, e.Name())
+	}
+	if diff := cmp.Diff([]string{"iscsid.conf", "nodes"}, names); err != nil || diff != "" {
+		t.Errorf("%v, files (-want +got):\n%s", err, diff)
+	}
 }
