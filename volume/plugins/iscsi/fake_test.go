@@ -23,6 +23,7 @@ type targets struct {
 	logins   []*openiscsi.CHAP
 	refuse   error
 	opened   func() // is called once a login has opened its session
+	used     string // another path to the disk, which is in use
 	id       string // instead of a disk's own
 	size     int64
 }
@@ -78,6 +79,10 @@ func (t *targets) Find(_ context.Context, lun openiscsi.LUN) (openiscsi.Device, 
 		return openiscsi.Device{}, &volume.Failure{Cause: openiscsi.ErrNoDisk, What: "no such disk"}
 	}
 	return t.device(lun), nil
+}
+
+func (t *targets) UsedElsewhere(context.Context, openiscsi.Device) (string, error) {
+	return t.used, nil
 }
 
 func (t *targets) Rescan(ctx context.Context, lun openiscsi.LUN) (openiscsi.Device, error) {

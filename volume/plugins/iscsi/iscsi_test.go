@@ -433,3 +433,16 @@ func TestRootThatLooksLikeAPattern(t *testing.T) {
 	}
 	b.must(b.unmount(second))
 }
+
+// One disk by two paths would be mounted twice, each with its own cache.
+func TestADiskInUseByAnotherPathIsRefused(t *testing.T) {
+	b := newBench(t)
+	b.nodes.used = "/dev/sdz"
+	if err := b.mount(b.pv("pv")); !errors.Is(err, volume.ErrInUse) || volume.IsUncertain(err) {
+		t.Errorf("MountDevice = %v", err)
+	}
+	if open := b.nodes.open(); len(open) > 0 {
+		t.Errorf("sessions are left: %v", open)
+	}
+	b.host.AssertClean(t)
+}

@@ -67,6 +67,7 @@ func New(config Config) volume.VolumePlugin {
 type initiator interface {
 	Login(ctx context.Context, lun openiscsi.LUN, chap *openiscsi.CHAP) (openiscsi.Device, error)
 	Find(ctx context.Context, lun openiscsi.LUN) (openiscsi.Device, error)
+	UsedElsewhere(ctx context.Context, d openiscsi.Device) (path string, err error)
 	Rescan(ctx context.Context, lun openiscsi.LUN) (openiscsi.Device, error)
 	Logout(ctx context.Context, lun openiscsi.LUN) error
 }

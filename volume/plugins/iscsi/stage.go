@@ -132,6 +132,14 @@ func (p *plugin) login(ctx context.Context, s *source, name, file, place string,
 	if err := r.check(found); err != nil {
 		return found, err
 	}
+	used, err := p.initiator.UsedElsewhere(ctx, found)
+	if err == nil && used != "" {
+		err = &volume.Failure{Cause: volume.ErrInUse, Subject: s.volumeName(), What: fmt.Sprintf("the disk of %s is in use on this node as %s already, not as %s", s.volumeName(), used, found.Path),
+			Next: "name the same portals and the same interface in all volumes of the disk, or run multipathd"}
+	}
+	if err != nil {
+		return found, err
+	}
 	r.ID, r.Size = found.ID, found.Size
 	return found, r.write(file)
 }

@@ -528,3 +528,25 @@ func TestLeftFilesAreRemoved(t *testing.T) {
 		t.Errorf("%v, files (-want +got):\n%s", err, diff)
 	}
 }
+
+func TestUsedElsewhere(t *testing.T) {
+	n := newNode(t)
+	n.ids["10.0.0.1 0"], n.ids["10.0.0.2 0"], n.ids["10.0.0.3 0"] = "naa.6001", "naa.6001", "naa.6002"
+	var d openiscsi.Device
+	for _, host := range []string{"10.0.0.3", "10.0.0.2", "10.0.0.1"} {
+		var err error
+		d, err = n.initiator.Login(t.Context(), lun(0, host), nil)
+		n.must(err)
+	}
+	for errno, want := range map[unix.Errno]string{unix.EBUSY: n.at("dev/sd2x0"), unix.EIO: "", unix.EMFILE: ""} {
+		var opened []string
+		n.initiator.ReplaceOpen(func(path string) (int, error) {
+			opened = append(opened, path)
+			return -1, errno
+		})
+		got, err := n.initiator.UsedElsewhere(t.Context(), d)
+		if got != want || (err != nil) != (errno == unix.EMFILE) || !slices.Equal(opened, []string{n.at("dev/sd2x0")}) {
+			t.Errorf("%v: %q, %v, looked at %q", errno, got, err, opened)
+		}
+	}
+}

@@ -372,6 +372,58 @@ func openAlone(path string) (int, error) {
 	return unix.Open(path, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
 }
 
+// UsedElsewhere returns another path to the disk of d, by its identity, that is in use on this
+// node: mounted, or part of a device other than d. Empty: there is none.
+func (i *Initiator) UsedElsewhere(ctx context.Context, d Device) (string, error) {
+	if d.ID == "" {
+		return "", nil
+	}
+	disks, err := entries(filepath.Join(i.config.Sys, "block"))
+	if err != nil {
+		return "", err
+	}
+	for _, disk := range disks {
+		path := filepath.Join(i.config.Dev, disk)
+		if path == d.Path || isMapped(d) && slices.Contains(d.Disks, disk) {
+			continue
+		}
+		id, err := i.id(disk)
+		if err != nil || id != d.ID {
+			if err != nil {
+				return "", err
+			}
+			continue
+		}
+		held, err := i.multipath([]string{disk})
+		if err != nil {
+			return "", err
+		}
+		if held != "" && filepath.Join(i.config.Dev, held) == d.Path {
+			continue
+		}
+		err = i.calls.Do(ctx, disk, func() error { return i.checkFree(path) })
+		if errors.Is(err, unix.EBUSY) {
+			return path, nil
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return "", nil
+}
+
+// checkFree fails while something has a disk for itself; what is dead has no user.
+func (i *Initiator) checkFree(path string) error {
+	fd, err := eintr.Get(func() (int, error) { return i.open(path) })
+	if err == nil {
+		return unix.Close(fd)
+	}
+	if isDead(err) {
+		return nil
+	}
+	return &fs.PathError{Op: "open", Path: path, Err: err}
+}
+
 // multipathPatience is how long dm-multipath may take to make a device of several paths: the
 // kubelet's.
 const multipathPatience = 10 * time.Second
