@@ -32,7 +32,8 @@ const (
 // recordVersion is the schema of the records.
 const recordVersion = 1
 
-// record is what is known of a volume that is attached, or may be. It holds no secrets.
+// record is what is known of a volume that is attached, or may be. It holds no secret of the
+// spec; Metadata is what the plugin gave, whatever that has, in a file of mode 0600.
 type record struct {
 	Version int                 `json:"version"`
 	Volume  v1.UniqueVolumeName `json:"volume"`
