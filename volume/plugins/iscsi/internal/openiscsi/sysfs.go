@@ -369,7 +369,7 @@ func isDead(err error) bool {
 }
 
 func openAlone(path string) (int, error) {
-	return unix.Open(path, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
+	return eintr.Get(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0) })
 }
 
 // UsedElsewhere returns another path to the disk of d, by its identity, that is in use on this
