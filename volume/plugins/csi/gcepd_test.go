@@ -153,7 +153,7 @@ func (d *disks) create(fsType string, mode v1.PersistentVolumeMode) *volume.Spec
 	attached, err := spec.NewControllerClient(d.conn).ControllerPublishVolume(d.t.Context(), &spec.ControllerPublishVolumeRequest{
 		VolumeId: pv.Spec.CSI.VolumeHandle, NodeId: info.NodeId, VolumeCapability: c, VolumeContext: pv.Spec.CSI.VolumeAttributes})
 	d.must(err)
-	d.attachments["csi-"+sha256Hex(pv.Spec.CSI.VolumeHandle+gcePD+"node1")] = &storagev1.VolumeAttachment{Status: storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: attached.PublishContext}}
+	d.attachments[attachmentName(pv.Spec.CSI.VolumeHandle)] = &storagev1.VolumeAttachment{Status: storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: attached.PublishContext}}
 	d.t.Cleanup(func() { // also after a failure, so that no loop device is left
 		_, err := spec.NewControllerClient(d.conn).ControllerUnpublishVolume(context.Background(), &spec.ControllerUnpublishVolumeRequest{VolumeId: pv.Spec.CSI.VolumeHandle, NodeId: info.NodeId})
 		if err != nil {
@@ -162,6 +162,8 @@ func (d *disks) create(fsType string, mode v1.PersistentVolumeMode) *volume.Spec
 	})
 	return volume.NewSpecFromPersistentVolume(pv, false)
 }
+
+func attachmentName(handle string) string { return "csi-" + sha256Hex(handle+gcePD+"node1") }
 
 func (d *disks) mounter(s *volume.Spec, uid types.UID) volume.Mounter {
 	d.t.Helper()
@@ -248,6 +250,7 @@ func (d *disks) remove(s *volume.Spec) {
 	d.must(err)
 	_, err = spec.NewControllerClient(d.conn).ControllerUnpublishVolume(d.t.Context(), &spec.ControllerUnpublishVolumeRequest{VolumeId: handle, NodeId: info.NodeId})
 	d.must(err)
+	delete(d.attachments, attachmentName(handle)) // as a controller does
 	deleter, err := d.controller.NewDeleter(s)
 	d.must(err, deleter.Delete(d.t.Context()), deleter.Delete(d.t.Context()))
 	left, err := filepath.Glob(filepath.Join(d.dir, "*"))
