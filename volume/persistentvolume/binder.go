@@ -8,8 +8,10 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/eventlog"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/reservation"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/resizer"
 )
 
 // binder is the [role] of a controller that does everything.
@@ -21,20 +23,22 @@ type binder struct {
 	table      *reservation.Table
 	waiting    *index.Waiting
 	operations *operation.Executor
-	events     *eventLog
+	events     *eventlog.Log
 	unbound    *reasons
 	driverOf   func(provisioner string) string
 	pending    *pendingClaims
 
 	provisioner *provisioner
 	reclaimer   *reclaimer
-	recorder    *recorder
+	resizer     *resizer.Resizer
+	// unusedCondition is ControllerConfig.UnusedCondition.
+	unusedCondition bool
 }
 
 func (b *binder) pluginFor(provisioner string) string { return provisioner }
 
 func (b *binder) isExternal(provisioner string) bool {
-	return isForeign(b.driverOf(provisioner), pluginsOf(b.plugins))
+	return isForeign(b.driverOf(provisioner), pvapi.PluginsOf(b.plugins))
 }
 
 func (b *binder) begin(claim *v1.PersistentVolumeClaim, class *storagev1.StorageClass) (next *v1.PersistentVolumeClaim, noted bool) {

@@ -232,7 +232,7 @@ func (b *binder) syncBoundClaim(ctx context.Context, claim *v1.PersistentVolumeC
 }
 
 func (b *binder) lose(ctx context.Context, claim *v1.PersistentVolumeClaim, reason, message string) error {
-	b.events.is(claim, v1.EventTypeWarning, reason, message, "")
+	b.events.Is(claim, v1.EventTypeWarning, reason, message, "")
 	_, err := b.status.setClaimStatus(ctx, claim, v1.ClaimLost, nil)
 	return err
 }
@@ -281,7 +281,13 @@ func (b *binder) bind(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *
 	if claim, err = b.status.setClaimStatus(ctx, claim, v1.ClaimBound, pv); err != nil {
 		return fmt.Errorf("mark it as bound: %w", err)
 	}
-	return b.recorder.record(ctx, claim, pv)
+	if claim, err = b.resizer.Sync(ctx, claim, pv); err != nil {
+		return err
+	}
+	if err := b.recordUse(ctx, claim); err != nil {
+		return fmt.Errorf("record whether it is used: %w", err)
+	}
+	return nil
 }
 
 // isBoundVolume reports whether nothing is left to write of a binding into the

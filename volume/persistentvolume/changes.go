@@ -1,8 +1,6 @@
 package persistentvolume
 
 import (
-	"fmt"
-
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -12,8 +10,10 @@ import (
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/internal/work"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/eventlog"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/reservation"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/resizer"
 )
 
 // changes does what follows from a new version of an object ([latest]): it tells index,
@@ -24,7 +24,7 @@ type changes struct {
 	waiting    *index.Waiting
 	table      *reservation.Table
 	operations *operation.Executor
-	events     *eventLog
+	events     *eventlog.Log
 	queue      *work.Queue[volume.ObjectRef]
 	// copies are the claims that are to be copies of a claim, by that one. Only claimChanged
 	// uses them.
@@ -47,17 +47,16 @@ func (c *changes) claimChanged(name types.NamespacedName, prior, now *v1.Persist
 		c.index.PutClaim(now)
 		pair = now.Spec.VolumeName
 	case latest.Seen:
-		c.tellOfShrinking(prior, now)
+		resizer.TellOfShrinking(prior, now, c.events)
 		c.index.PutClaim(now)
 		c.expect(now)
 		c.queue.Enqueue(pvapi.ClaimRef(name))
 	case latest.Gone:
 		c.index.DeleteClaim(name)
-		c.events.settled(prior.UID)
-		c.events.settled(attributesOf(prior))
-		c.events.settled(slownessOf(prior))
+		c.events.Settled(prior.UID)
+		c.events.Settled(eventlog.SlownessOf(prior))
 		c.operations.Forget(provisionKey(prior))
-		c.operations.Forget(expandKey(prior, prior.Status.AllocatedResources[v1.ResourceStorage]))
+		resizer.Forget(prior, c.operations, c.events)
 		c.table.ForgetPods(name)
 		for _, pod := range c.cluster.users.of(name) { // it may be one to make again
 			c.queue.Enqueue(volume.NewObjectRef(pvapi.KindPod, pod.Namespace, pod.Name))
@@ -126,14 +125,14 @@ func (c *changes) volumeChanged(name types.NamespacedName, prior, now *v1.Persis
 	if how == latest.Gone {
 		c.index.Delete(name.Name)
 		c.operations.Forget(releaseKey(prior))
-		c.events.settled(prior.UID)
-		c.events.settled(slownessOf(prior))
+		c.events.Settled(prior.UID)
+		c.events.Settled(eventlog.SlownessOf(prior))
 	} else {
 		c.index.Put(now)
 		if prior != nil && !isSameRelease(prior, now) {
 			c.operations.Forget(releaseKey(prior))
-			c.events.settled(prior.UID)
-			c.events.settled(slownessOf(prior))
+			c.events.Settled(prior.UID)
+			c.events.Settled(eventlog.SlownessOf(prior))
 		}
 	}
 	for _, claim := range claims {
@@ -171,26 +170,12 @@ func (c *changes) podChanged(name types.NamespacedName, prior, now *v1.Pod, how 
 		return
 	}
 	for i := range prior.Spec.Volumes {
-		c.events.settled(volumeOf(prior, prior.Spec.Volumes[i].Name))
+		c.events.Settled(volumeOf(prior, prior.Spec.Volumes[i].Name))
 	}
 }
 
 func (c *changes) enqueueClaims(pod *v1.Pod) {
 	for _, claim := range claimsOfPod(pod) {
 		c.queue.Enqueue(pvapi.ClaimRef(claim))
-	}
-}
-
-// tellOfShrinking is for a bound claim that was changed to ask for less than it
-// asked for and has. Nothing becomes smaller. Kubernetes' API server refuses
-// that, and only lets a size be taken back that was not reached (KEP-1790).
-func (c *changes) tellOfShrinking(prior, now *v1.PersistentVolumeClaim) {
-	if prior == nil || prior.UID != now.UID || now.Annotations[pvapi.AnnBindCompleted] == "" {
-		return
-	}
-	was, want, have := requestOf(prior), requestOf(now), now.Status.Capacity[v1.ResourceStorage]
-	if want.Cmp(was) < 0 && want.Cmp(have) < 0 {
-		c.events.happened(now, v1.EventTypeWarning, reasonResizeFailed,
-			fmt.Sprintf("a volume cannot be made smaller: it asks for %s, and has %s; ask for %s again", want.String(), have.String(), was.String()))
 	}
 }

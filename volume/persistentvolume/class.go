@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -16,8 +15,6 @@ import (
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
-
-const kindAttributesClass = "VolumeAttributesClass"
 
 // DefaultClass returns the name of the default storage class, or "" where
 // there is none. Of several, the one created last is it, then the first by
@@ -89,10 +86,10 @@ func (c *cluster) attributesClassFor(ctx context.Context, claim *v1.PersistentVo
 	if name == "" {
 		return nil, nil
 	}
-	attributes, err := objects.Get[*storagev1.VolumeAttributesClass](ctx, c.objects, volume.NewObjectRef(kindAttributesClass, "", name))
+	attributes, err := objects.Get[*storagev1.VolumeAttributesClass](ctx, c.objects, volume.NewObjectRef(pvapi.KindAttributesClass, "", name))
 	switch {
 	case errors.Is(err, volume.ErrNotFound):
-		return nil, noAttributesClass(name)
+		return nil, pvapi.NoAttributesClass(name)
 	case err != nil:
 		return nil, err
 	case attributes.DriverName != class.Provisioner:
@@ -100,8 +97,4 @@ func (c *cluster) attributesClassFor(ctx context.Context, claim *v1.PersistentVo
 			name, attributes.DriverName, class.Name, class.Provisioner)
 	}
 	return attributes, nil
-}
-
-func noAttributesClass(name string) error {
-	return fmt.Errorf("volumeattributesclass.storage.k8s.io %q not found; create it", name)
 }

@@ -18,8 +18,10 @@ import (
 	"github.com/podvol/podvol/volume/internal/work"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/eventlog"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/reservation"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/resizer"
 )
 
 // ErrRunOnce says that a [Controller] was run a second time.
@@ -196,7 +198,7 @@ func NewController(config ControllerConfig) *Controller {
 	all := index.New()
 	c.table = reservation.New(reservation.Config{Index: all, Waiting: c.waiting, Queue: c.queue})
 	c.operations = operation.NewExecutor(operation.Config{Again: c.queue.Enqueue, Reserve: c.reserveStorage, Watch: config.Objects.Watch, Activity: &c.activity, Slow: c.warnOfSlow})
-	events := &eventLog{sink: config.Events, told: make(map[types.UID]string)}
+	events := eventlog.New(config.Events)
 	c.cluster = newCluster(config, &changes{copies: make(map[types.NamespacedName]map[types.NamespacedName]*v1.PersistentVolumeClaim), index: all, waiting: c.waiting, table: c.table, operations: c.operations, events: events, queue: c.queue})
 	c.enqueueAll = sync.OnceFunc(c.cluster.enqueueAll)
 	c.takeRole(config, events)
@@ -205,7 +207,7 @@ func NewController(config ControllerConfig) *Controller {
 
 // takeRole makes the controller a binder, or an external provisioner, of its parts. Each part
 // has named fields for what it uses.
-func (c *Controller) takeRole(config ControllerConfig, events *eventLog) {
+func (c *Controller) takeRole(config ControllerConfig, events *eventlog.Log) {
 	known := c.cluster
 	w := &writer{objects: config.Objects, claims: known.claims, volumes: known.volumes, queue: c.queue}
 	pending := &pendingClaims{unbound: c.unbound, events: events, status: othersStatus{}}
@@ -226,7 +228,8 @@ func (c *Controller) takeRole(config ControllerConfig, events *eventLog) {
 		c.role = &binder{
 			cluster: known, writer: w, status: status, pending: pending, plugins: config.Plugins, table: c.table, waiting: c.waiting,
 			operations: c.operations, events: events, unbound: c.unbound, driverOf: config.driverOf, provisioner: p, reclaimer: r,
-			recorder: &recorder{cluster: known, writer: w, plugins: config.Plugins, operations: c.operations, events: events, unusedCondition: config.UnusedCondition},
+			resizer:         &resizer.Resizer{Objects: config.Objects, ClassOf: known.classOf, Writer: w, Plugins: config.Plugins, Operations: c.operations, Events: events},
+			unusedCondition: config.UnusedCondition,
 		}
 	}
 	p.duties, r.duties = c.role, c.role

@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/eventlog"
 )
 
 var (
@@ -99,7 +100,7 @@ func (e *stillUnbound) Unwrap() []error { return []error{e.UnboundError, claimbi
 // and by their phase.
 type pendingClaims struct {
 	unbound *reasons
-	events  *eventLog
+	events  *eventlog.Log
 	status  statusKeeper
 }
 
@@ -107,7 +108,7 @@ type pendingClaims struct {
 func (p *pendingClaims) leave(ctx context.Context, claim *v1.PersistentVolumeClaim, why error, e event) error {
 	p.unbound.set(pvapi.NameOf(claim), why)
 	if e.reason != "" {
-		p.events.is(claim, e.eventType, e.reason, e.message, e.details)
+		p.events.Is(claim, e.eventType, e.reason, e.message, e.details)
 	}
 	return p.status.setPending(ctx, claim)
 }

@@ -65,7 +65,7 @@
 // [Controller] works on one object after the other, from a queue (controller.go), in one of
 // two roles: binder does everything, externalProvisioner (external.go) works beside another
 // controller. Both share a provisioner, which makes storage, and a reclaimer, which empties
-// and deletes it. A binder also has a recorder, for bound claims that ask for more. The
+// and deletes it. A binder also has a resizer, for bound claims that ask for more. The
 // placer finds nodes for pods. All of them read from cluster, the newest version of each
 // object, and write by writer, which keeps the phases of claims and volumes too. What follows
 // from a new version is in changes.go. Storage is made, emptied and deleted beside the queue,

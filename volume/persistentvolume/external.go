@@ -15,6 +15,7 @@ import (
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/eventlog"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
 )
 
@@ -31,7 +32,7 @@ type externalProvisioner struct {
 	plugins    *volume.VolumePluginMgr
 	waiting    *index.Waiting
 	operations *operation.Executor
-	events     *eventLog
+	events     *eventlog.Log
 	// provisioners is ControllerConfig.Provisioners.
 	provisioners map[string]string
 	provisioner  *provisioner
@@ -51,7 +52,7 @@ func (e *externalProvisioner) begin(claim *v1.PersistentVolumeClaim, _ *storagev
 }
 
 func (e *externalProvisioner) tellBegun(claim *v1.PersistentVolumeClaim) {
-	e.events.happened(claim, v1.EventTypeNormal, reasonProvisioning, fmt.Sprintf("External provisioner is provisioning volume for claim %q", pvapi.NameOf(claim).String()))
+	e.events.Happened(claim, v1.EventTypeNormal, reasonProvisioning, fmt.Sprintf("External provisioner is provisioning volume for claim %q", pvapi.NameOf(claim).String()))
 }
 
 func (e *externalProvisioner) complete(pv *v1.PersistentVolume) {
@@ -161,7 +162,7 @@ func (e *externalProvisioner) tellOrphanedStorage(claim *v1.PersistentVolumeClai
 	if _, known := begunWith(claim); known || claim.DeletionTimestamp == nil || !isProvisioning(claim) {
 		return
 	}
-	e.events.is(claim, v1.EventTypeWarning, reasonCleanupFailed, fmt.Sprintf("storage of the name %q may have been made for the claim, and its annotation %s, which said how, is gone or cannot be read: "+
+	e.events.Is(claim, v1.EventTypeWarning, reasonCleanupFailed, fmt.Sprintf("storage of the name %q may have been made for the claim, and its annotation %s, which said how, is gone or cannot be read: "+
 		"see that there is none, then remove the finalizer %s", ProvisionedName(claim), annProvisioning, ProvisioningFinalizer), "")
 }
 
@@ -210,7 +211,7 @@ func (e *externalProvisioner) holdStorage(ctx context.Context, pv *v1.Persistent
 	if len(next.Finalizers) == len(pv.Finalizers) {
 		return pv, nil
 	}
-	return e.writer.updateVolume(ctx, pv, next)
+	return e.writer.UpdateVolume(ctx, pv, next)
 }
 
 func (e *externalProvisioner) isToDelete(pv *v1.PersistentVolume) bool {

@@ -360,7 +360,7 @@ func (c *placer) bind(ctx context.Context, assumed *reservation.Entry) error {
 	if err != nil {
 		return err
 	}
-	if pv, err = c.writer.updateVolume(ctx, pv, boundVolume(pv, claim)); err != nil {
+	if pv, err = c.writer.UpdateVolume(ctx, pv, boundVolume(pv, claim)); err != nil {
 		return fmt.Errorf("bind volume %q to PersistentVolumeClaim %q: %w", pv.Name, id, err)
 	}
 	assumed.Assume(pv)

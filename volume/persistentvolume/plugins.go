@@ -14,25 +14,6 @@ import (
 
 var errNoPlugins = errors.New("the controller has no plugins; give it some, or use persistentVolumeReclaimPolicy: Retain")
 
-// isOfDriver reports whether a driver elsewhere does what a volume's reclaim policy
-// says: it was migrated to that driver, or it is a CSI volume which another provisioner
-// has had made, or which none of the plugins supports.
-func isOfDriver(pv *v1.PersistentVolume, plugins []volume.VolumePlugin) bool {
-	if pv.Annotations[pvapi.AnnMigratedTo] == "" && pv.Spec.CSI == nil {
-		return false
-	}
-	spec := volume.NewSpecFromPersistentVolume(pv, false)
-	if driver := pv.Annotations[pvapi.AnnMigratedTo]; driver != "" {
-		return !slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool {
-			return p.GetPluginName() == driver || volume.ProvisionsFor(p, driver) && p.CanSupport(spec)
-		})
-	}
-	if pvapi.IsOfOtherProvisioner(pv) {
-		return true
-	}
-	return !slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool { return p.CanSupport(spec) })
-}
-
 // driverOf returns the CSI driver in whose name an in-tree provisioner's volumes are made; else
 // the provisioner.
 func (c ControllerConfig) driverOf(provisioner string) string {
@@ -40,7 +21,7 @@ func (c ControllerConfig) driverOf(provisioner string) string {
 	if c.MigratedTo != nil {
 		driver = c.MigratedTo(provisioner)
 	} else {
-		driver = volume.MigratedTo(pluginsOf(c.Plugins), provisioner)
+		driver = volume.MigratedTo(pvapi.PluginsOf(c.Plugins), provisioner)
 	}
 	return cmp.Or(driver, provisioner)
 }
@@ -60,7 +41,7 @@ func isForeign(provisioner string, plugins []volume.VolumePlugin) bool {
 func DeletesStorage(pv *v1.PersistentVolume, plugins []volume.VolumePlugin) bool {
 	ref := pv.Spec.ClaimRef
 	return pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimDelete && ref != nil && ref.UID != "" &&
-		!isOfDriver(pv, plugins) && !isMadeElsewhere(pv, plugins)
+		!pvapi.IsOfDriver(pv, plugins) && !isMadeElsewhere(pv, plugins)
 }
 
 // isMadeElsewhere reports whether another process has provisioned a volume, and deletes it.
@@ -70,22 +51,6 @@ func isMadeElsewhere(pv *v1.PersistentVolume, plugins []volume.VolumePlugin) boo
 	return isForeign(provisioner, slices.DeleteFunc(slices.Clone(plugins), func(p volume.VolumePlugin) bool {
 		return p.GetPluginName() != provisioner && !p.CanSupport(spec)
 	}))
-}
-
-// pluginsOf returns all plugins, none of nil.
-func pluginsOf(all *volume.VolumePluginMgr) []volume.VolumePlugin {
-	if all == nil {
-		return nil
-	}
-	return all.Plugins()
-}
-
-// pluginOf returns the plugin that mounts a volume.
-func pluginOf(all *volume.VolumePluginMgr, pv *v1.PersistentVolume) (volume.VolumePlugin, error) {
-	if all == nil {
-		return nil, errNoPlugins
-	}
-	return all.FindPluginBySpec(volume.NewSpecFromPersistentVolume(pv, false))
 }
 
 // holdsStorage reports whether a volume stays until its storage was deleted here, by one of

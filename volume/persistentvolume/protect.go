@@ -80,7 +80,7 @@ func (r *reclaimer) protectVolume(ctx context.Context, pv *v1.PersistentVolume) 
 		} else if slices.Equal(next.Finalizers, pv.Finalizers) {
 			return pv, nil
 		}
-		return r.writer.updateVolume(ctx, pv, &next)
+		return r.writer.UpdateVolume(ctx, pv, &next)
 	}
 	if pv.Status.Phase == v1.VolumeBound || !r.cluster.podsComplete() {
 		return pv, nil
@@ -96,7 +96,7 @@ func (r *reclaimer) protectVolume(ctx context.Context, pv *v1.PersistentVolume) 
 			next.Finalizers = pvapi.Without(next.Finalizers, pvapi.DeletionFinalizer)
 		}
 	}
-	return r.writer.updateVolume(ctx, pv, next)
+	return r.writer.UpdateVolume(ctx, pv, next)
 }
 
 // withDeletion returns finalizers with, or without, the one that lets a volume's
@@ -113,7 +113,7 @@ func (r *reclaimer) withDeletion(pv *v1.PersistentVolume, finalizers []string) [
 	if _, err := r.plugins.FindPluginByName(provisioner); err != nil {
 		return finalizers
 	}
-	if pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete || isOfDriver(pv, pluginsOf(r.plugins)) {
+	if pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete || pvapi.IsOfDriver(pv, pvapi.PluginsOf(r.plugins)) {
 		return pvapi.Without(finalizers, pvapi.DeletionFinalizer)
 	}
 	if r.operations.Status(releaseKey(pv)).State == operation.Done {
@@ -127,7 +127,7 @@ func (r *reclaimer) withDeletion(pv *v1.PersistentVolume, finalizers []string) [
 // for a claim that has not got it. That claim finds its storage again.
 func (r *reclaimer) storageStays(ctx context.Context, pv *v1.PersistentVolume) (bool, error) {
 	ref := pv.Spec.ClaimRef
-	if ref == nil || ref.UID == "" || pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete || isOfDriver(pv, pluginsOf(r.plugins)) {
+	if ref == nil || ref.UID == "" || pv.Spec.PersistentVolumeReclaimPolicy != v1.PersistentVolumeReclaimDelete || pvapi.IsOfDriver(pv, pvapi.PluginsOf(r.plugins)) {
 		return true, nil
 	}
 	claim, exists, err := r.cluster.claims.GetLive(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name})

@@ -20,6 +20,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/work"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/eventlog"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/reservation"
 )
@@ -52,7 +53,7 @@ type provisioner struct {
 	table      *reservation.Table
 	waiting    *index.Waiting
 	operations *operation.Executor
-	events     *eventLog
+	events     *eventlog.Log
 	queue      *work.Queue[volume.ObjectRef]
 	// trustedClaims is ControllerConfig.TrustedClaims.
 	trustedClaims bool
@@ -109,7 +110,7 @@ func (p *provisioner) provision(ctx context.Context, claim *v1.PersistentVolumeC
 		}
 		return true, nil
 	case operation.Running:
-		p.events.isSlow(claim, err)
+		p.events.IsSlow(claim, err)
 		return true, p.pending.leave(ctx, claim, p.beingMade(claim, err), event{})
 	}
 	if failed := p.failProvisioning(ctx, claim, failedToProvision(claim, err)); failed != nil {
@@ -286,10 +287,10 @@ func (p *provisioner) finishProvisioning(ctx context.Context, claim *v1.Persiste
 		}))
 		switch state {
 		case operation.Running:
-			p.events.isSlow(claim, err)
+			p.events.IsSlow(claim, err)
 			return nil
 		case operation.Failed:
-			p.events.is(claim, v1.EventTypeWarning, reasonCleanupFailed, fmt.Sprintf("storage of the name %q may have been made for the claim, and it is kept until that is known: %v; "+
+			p.events.Is(claim, v1.EventTypeWarning, reasonCleanupFailed, fmt.Sprintf("storage of the name %q may have been made for the claim, and it is kept until that is known: %v; "+
 				"it is tried again; if you have seen that there is none, remove the finalizer %s", ProvisionedName(claim), err, ProvisioningFinalizer), "")
 			return nil
 		}

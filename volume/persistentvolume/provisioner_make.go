@@ -65,7 +65,7 @@ func (p *provisioner) makeVolume(ctx context.Context, claim *v1.PersistentVolume
 		return fmt.Errorf("%w: store PersistentVolume %q: %w", errStorageIsThere, name, err)
 	}
 	p.cluster.volumes.Put(stored)
-	p.events.happened(claim, v1.EventTypeNormal, reasonProvisioningSucceeded, fmt.Sprintf("Successfully provisioned volume %s using %s", name, class.Provisioner))
+	p.events.Happened(claim, v1.EventTypeNormal, reasonProvisioningSucceeded, fmt.Sprintf("Successfully provisioned volume %s using %s", name, class.Provisioner))
 	return nil
 }
 
@@ -200,7 +200,7 @@ func (p *provisioner) sourceOf(ctx context.Context, claim *v1.PersistentVolumeCl
 	if !exists || pv.DeletionTimestamp != nil || !index.PreBound(pv, source) {
 		return nil, wait("has lost its volume %q", source.Spec.VolumeName)
 	}
-	have, want := pv.Spec.Capacity[v1.ResourceStorage], requestOf(claim)
+	have, want := pv.Spec.Capacity[v1.ResourceStorage], pvapi.RequestOf(claim)
 	if want.Cmp(have) < 0 {
 		return nil, volume.Invalid("spec.resources.requests.storage", "is %s, and %s, which is to be copied, has %s; ask for as much", want.String(), asked, have.String())
 	}

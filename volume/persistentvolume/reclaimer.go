@@ -11,6 +11,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume/internal/eventlog"
 	"github.com/podvol/podvol/volume/persistentvolume/internal/operation"
 	"github.com/podvol/podvol/volume/reclaim"
 	"github.com/podvol/podvol/volume/recyclerpod"
@@ -25,7 +26,7 @@ type reclaimer struct {
 	status     statusKeeper
 	plugins    *volume.VolumePluginMgr
 	operations *operation.Executor
-	events     *eventLog
+	events     *eventlog.Log
 	driverOf   func(provisioner string) string
 }
 
@@ -52,7 +53,7 @@ func (r *reclaimer) unbind(ctx context.Context, pv *v1.PersistentVolume) error {
 		next.Spec.ClaimRef.UID = ""
 		next.Spec.ClaimRef.ResourceVersion = ""
 	}
-	pv, err := r.writer.updateVolume(ctx, pv, next)
+	pv, err := r.writer.UpdateVolume(ctx, pv, next)
 	if err != nil {
 		return err
 	}
@@ -66,7 +67,7 @@ func (r *reclaimer) reclaim(ctx context.Context, pv *v1.PersistentVolume) error 
 		return nil
 	}
 	policy := pv.Spec.PersistentVolumeReclaimPolicy
-	if isOfDriver(pv, pluginsOf(r.plugins)) {
+	if pvapi.IsOfDriver(pv, pvapi.PluginsOf(r.plugins)) {
 		policy = v1.PersistentVolumeReclaimRetain // as far as this controller goes
 	}
 	switch policy {
@@ -76,7 +77,7 @@ func (r *reclaimer) reclaim(ctx context.Context, pv *v1.PersistentVolume) error 
 		}
 		return r.recycle(ctx, pv)
 	case v1.PersistentVolumeReclaimDelete:
-		if !DeletesStorage(pv, pluginsOf(r.plugins)) {
+		if !DeletesStorage(pv, pvapi.PluginsOf(r.plugins)) {
 			return nil // the process that provisioned it deletes it
 		}
 		return r.deleteStorage(ctx, pv)
@@ -115,7 +116,7 @@ func (r *reclaimer) recycle(ctx context.Context, pv *v1.PersistentVolume) error 
 			return fmt.Errorf("%w; empty it by hand, then delete the PersistentVolume and declare it anew, best with reclaim policy Retain", err)
 		}
 		return plugin.Recycle(ctx, pv.Name, spec, func(eventType, message string) {
-			r.events.happened(pv, eventType, reasonRecyclerPod, "Recycler pod: "+message)
+			r.events.Happened(pv, eventType, reasonRecyclerPod, "Recycler pod: "+message)
 		})
 	}))
 	switch state {
@@ -125,13 +126,13 @@ func (r *reclaimer) recycle(ctx context.Context, pv *v1.PersistentVolume) error 
 		}
 		return r.failReclaim(ctx, pv, reasonFailedRecycle, fmt.Errorf("recycling failed: %w", err))
 	case operation.Running:
-		r.events.isSlow(pv, err)
+		r.events.IsSlow(pv, err)
 		return nil
 	}
 	if err := r.unbind(ctx, pv); err != nil {
 		return err
 	}
-	r.events.happened(pv, v1.EventTypeNormal, reasonRecycled, "Volume recycled")
+	r.events.Happened(pv, v1.EventTypeNormal, reasonRecycled, "Volume recycled")
 	return nil
 }
 
@@ -162,7 +163,7 @@ func (r *reclaimer) deleteStorage(ctx context.Context, pv *v1.PersistentVolume) 
 			return err
 		}
 		if !reclaim.FoundStorage(deleter) {
-			r.events.happened(pv, v1.EventTypeNormal, ReasonStorageMissing, "The volume's storage was not there, so nothing was deleted")
+			r.events.Happened(pv, v1.EventTypeNormal, ReasonStorageMissing, "The volume's storage was not there, so nothing was deleted")
 		}
 		return nil
 	}))
@@ -173,14 +174,14 @@ func (r *reclaimer) deleteStorage(ctx context.Context, pv *v1.PersistentVolume) 
 		}
 		return r.failReclaim(ctx, pv, reasonFailedDelete, err)
 	case operation.Running:
-		r.events.isSlow(pv, err)
+		r.events.IsSlow(pv, err)
 		return nil
 	}
 	next := pv.DeepCopy()
 	for _, held := range r.duties.storageFinalizers() {
 		next.Finalizers = pvapi.Without(next.Finalizers, held)
 	}
-	if pv, err = r.writer.updateVolume(ctx, pv, next); err != nil {
+	if pv, err = r.writer.UpdateVolume(ctx, pv, next); err != nil {
 		return pvapi.IgnoreMissing(err)
 	}
 	if pv.DeletionTimestamp != nil {
@@ -195,7 +196,7 @@ func (r *reclaimer) deleteStorage(ctx context.Context, pv *v1.PersistentVolume) 
 
 // failReclaim shows why a volume could not be reclaimed; it is tried again.
 func (r *reclaimer) failReclaim(ctx context.Context, pv *v1.PersistentVolume, reason string, why error) error {
-	r.events.is(pv, v1.EventTypeWarning, reason, why.Error(), "")
+	r.events.Is(pv, v1.EventTypeWarning, reason, why.Error(), "")
 	_, err := r.status.setVolumePhase(ctx, pv, v1.VolumeFailed, why.Error())
 	return err
 }
@@ -203,7 +204,7 @@ func (r *reclaimer) failReclaim(ctx context.Context, pv *v1.PersistentVolume, re
 // awaitRelease tells the users of a volume that is to be reclaimed. That is no
 // failure, so that it stays Released, as in Kubernetes.
 func (r *reclaimer) awaitRelease(ctx context.Context, pv *v1.PersistentVolume, reason string, why error) error {
-	r.events.is(pv, v1.EventTypeNormal, reason, why.Error(), "")
+	r.events.Is(pv, v1.EventTypeNormal, reason, why.Error(), "")
 	_, err := r.status.setVolumePhase(ctx, pv, v1.VolumeReleased, why.Error())
 	return err
 }

@@ -41,9 +41,9 @@ func update[T metav1.Object](ctx context.Context, f func(context.Context, metav1
 	return typed, nil
 }
 
-// updateVolume and updateClaim write only differences, and return the stored
+// UpdateVolume and updateClaim write only differences, and return the stored
 // version; on an error the object as it was. A new version is enqueued.
-func (w *writer) updateVolume(ctx context.Context, pv, next *v1.PersistentVolume) (*v1.PersistentVolume, error) {
+func (w *writer) UpdateVolume(ctx context.Context, pv, next *v1.PersistentVolume) (*v1.PersistentVolume, error) {
 	if equality.Semantic.DeepEqual(pv, next) {
 		return pv, nil
 	}
@@ -82,8 +82,8 @@ func (w *writer) writeClaim(ctx context.Context, claim, next *v1.PersistentVolum
 	return note(stored), nil
 }
 
-// changeStatus writes what f makes of a copy of a claim's status.
-func (w *writer) changeStatus(ctx context.Context, claim *v1.PersistentVolumeClaim, f func(*v1.PersistentVolumeClaimStatus)) (*v1.PersistentVolumeClaim, error) {
+// ChangeStatus writes what f makes of a copy of a claim's status.
+func (w *writer) ChangeStatus(ctx context.Context, claim *v1.PersistentVolumeClaim, f func(*v1.PersistentVolumeClaimStatus)) (*v1.PersistentVolumeClaim, error) {
 	next := claim.DeepCopy()
 	f(&next.Status)
 	stored, err := update(ctx, w.objects.UpdateStatus, next)

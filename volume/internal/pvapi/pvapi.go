@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -32,6 +33,8 @@ const (
 	KindVolume = "PersistentVolume"
 	// KindAttachment is of the group storage.k8s.io.
 	KindAttachment = "VolumeAttachment"
+	// KindAttributesClass is of the group storage.k8s.io.
+	KindAttributesClass = "VolumeAttributesClass"
 )
 
 // VolumeMode returns a volume mode, which is Filesystem where none is named.
@@ -42,6 +45,11 @@ func VolumeMode(mode *v1.PersistentVolumeMode) v1.PersistentVolumeMode {
 // NameOf returns the name of a claim.
 func NameOf(pvc *v1.PersistentVolumeClaim) types.NamespacedName {
 	return types.NamespacedName{Namespace: pvc.Namespace, Name: pvc.Name}
+}
+
+// RequestOf returns the size that a claim asks for.
+func RequestOf(pvc *v1.PersistentVolumeClaim) resource.Quantity {
+	return pvc.Spec.Resources.Requests[v1.ResourceStorage]
 }
 
 // ClaimRefOf returns the name of the claim that a volume refers to, if there is one.
@@ -146,6 +154,33 @@ func PluginOf(plugins *volume.VolumePluginMgr, spec *volume.Spec) (volume.Volume
 	return plugins.FindPluginBySpec(spec)
 }
 
+// IsOfDriver reports whether a driver elsewhere does what a volume's reclaim policy
+// says: it was migrated to that driver, or it is a CSI volume which another provisioner
+// has had made, or which none of the plugins supports.
+func IsOfDriver(pv *v1.PersistentVolume, plugins []volume.VolumePlugin) bool {
+	if pv.Annotations[AnnMigratedTo] == "" && pv.Spec.CSI == nil {
+		return false
+	}
+	spec := volume.NewSpecFromPersistentVolume(pv, false)
+	if driver := pv.Annotations[AnnMigratedTo]; driver != "" {
+		return !slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool {
+			return p.GetPluginName() == driver || volume.ProvisionsFor(p, driver) && p.CanSupport(spec)
+		})
+	}
+	if IsOfOtherProvisioner(pv) {
+		return true
+	}
+	return !slices.ContainsFunc(plugins, func(p volume.VolumePlugin) bool { return p.CanSupport(spec) })
+}
+
+// PluginsOf returns all plugins, none of nil.
+func PluginsOf(all *volume.VolumePluginMgr) []volume.VolumePlugin {
+	if all == nil {
+		return nil
+	}
+	return all.Plugins()
+}
+
 // Without returns a copy of finalizers without one.
 func Without(finalizers []string, one string) []string {
 	return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return f == one })
@@ -184,4 +219,9 @@ func LostClaimMessage(pv *v1.PersistentVolume) string {
 	ref := pv.Spec.ClaimRef
 	return fmt.Sprintf("the record of its claim \"%s/%s\" was lost, and nothing says that it was deleted: its data is kept, and a claim of that name gets it again; "+
 		"if its data is not needed, delete this volume", ref.Namespace, ref.Name)
+}
+
+// NoAttributesClass is the error of a claim whose VolumeAttributesClass does not exist.
+func NoAttributesClass(name string) error {
+	return fmt.Errorf("volumeattributesclass.storage.k8s.io %q not found; create it", name)
 }

@@ -1,4 +1,4 @@
-package persistentvolume
+package resizer
 
 import (
 	"context"
@@ -21,12 +21,12 @@ type expansion struct {
 }
 
 // expanderOf returns the plugin that makes a volume larger, if that is not done elsewhere.
-func (r *recorder) expanderOf(pv *v1.PersistentVolume) (volume.VolumePlugin, bool) {
-	if isOfDriver(pv, pluginsOf(r.plugins)) {
+func (r *Resizer) expanderOf(pv *v1.PersistentVolume) (volume.VolumePlugin, bool) {
+	if pvapi.IsOfDriver(pv, pvapi.PluginsOf(r.Plugins)) {
 		return nil, false
 	}
-	plugin, err := pluginOf(r.plugins, pv)
-	return plugin, err == nil && volume.CanExpand(plugin)
+	plugin := r.pluginOf(pv)
+	return plugin, plugin != nil && volume.CanExpand(plugin)
 }
 
 func expandKey(claim *v1.PersistentVolumeClaim, target resource.Quantity) string {
@@ -35,19 +35,19 @@ func expandKey(claim *v1.PersistentVolumeClaim, target resource.Quantity) string
 
 // expand has a plugin make a volume larger, whose claim says that since before. Until the claim
 // says what comes next, another process asks the plugin again, which is idempotent.
-func (r *recorder) expand(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, plugin volume.VolumePlugin, target resource.Quantity) (*v1.PersistentVolumeClaim, error) {
+func (r *Resizer) expand(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, plugin volume.VolumePlugin, target resource.Quantity) (*v1.PersistentVolumeClaim, error) {
 	key := expandKey(claim, target)
-	state, err := r.operations.Do(r.expandTask(key, claim, pv, plugin, target))
+	state, err := r.Operations.Do(r.expandTask(key, claim, pv, plugin, target))
 	switch {
 	case state == operation.Running:
-		r.events.isSlow(claim, err)
+		r.Events.IsSlow(claim, err)
 		return claim, nil
 	case state == operation.Done:
 		return r.expanded(ctx, claim, pv, key, target)
 	case errors.Is(err, volume.ErrResizeInfeasible):
 		claim, failed := r.setInfeasible(ctx, claim, err)
 		if failed == nil {
-			r.operations.Forget(key)
+			r.Operations.Forget(key)
 		}
 		r.tellNotExpanded(claim, target, err)
 		return claim, failed
@@ -56,7 +56,7 @@ func (r *recorder) expand(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 	return claim, nil
 }
 
-func (r *recorder) expandTask(key string, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, plugin volume.VolumePlugin, target resource.Quantity) operation.Task {
+func (r *Resizer) expandTask(key string, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, plugin volume.VolumePlugin, target resource.Quantity) operation.Task {
 	spec, old := volume.NewSpecFromPersistentVolume(pv.DeepCopy(), false), pv.Spec.Capacity[v1.ResourceStorage]
 	if target.Cmp(old) < 0 {
 		target = old // it was reached before
@@ -76,7 +76,7 @@ func (r *recorder) expandTask(key string, claim *v1.PersistentVolumeClaim, pv *v
 
 // expanded writes down what a plugin has done: first in the volume, then what that means for
 // the claim.
-func (r *recorder) expanded(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, key string, target resource.Quantity) (*v1.PersistentVolumeClaim, error) {
+func (r *Resizer) expanded(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, key string, target resource.Quantity) (*v1.PersistentVolumeClaim, error) {
 	found, _ := r.expansions.Load(key)
 	done := found.(expansion)
 	if err := r.setCapacity(ctx, pv, done.reached); err != nil {
@@ -85,45 +85,45 @@ func (r *recorder) expanded(ctx context.Context, claim *v1.PersistentVolumeClaim
 	var err error
 	if done.node {
 		if claim, err = r.setGrowth(ctx, claim, target, v1.PersistentVolumeClaimNodeResizePending); err == nil {
-			r.events.happened(claim, v1.EventTypeNormal, reasonNodeResize, fmt.Sprintf("the node that mounts the volume is to make its file system as large as it is, %s", done.reached.String()))
+			r.Events.Happened(claim, v1.EventTypeNormal, reasonNodeResize, fmt.Sprintf("the node that mounts the volume is to make its file system as large as it is, %s", done.reached.String()))
 		}
 	} else {
 		claim, err = r.finishGrowth(ctx, claim, target, done.reached)
 	}
 	if err == nil {
-		r.operations.Forget(key)
+		r.Operations.Forget(key)
 		r.expansions.Delete(key)
 	}
 	return claim, err
 }
 
-func (r *recorder) setCapacity(ctx context.Context, pv *v1.PersistentVolume, size resource.Quantity) error {
+func (r *Resizer) setCapacity(ctx context.Context, pv *v1.PersistentVolume, size resource.Quantity) error {
 	if has := pv.Spec.Capacity[v1.ResourceStorage]; has.Cmp(size) >= 0 {
 		return nil
 	}
 	next := pv.DeepCopy()
 	next.Spec.Capacity = pvapi.SetEntry(next.Spec.Capacity, v1.ResourceStorage, size)
-	_, err := r.writer.updateVolume(ctx, pv, next)
+	_, err := r.Writer.UpdateVolume(ctx, pv, next)
 	return err
 }
 
 // giveUp reports whether a claim that asks for another size than it was to get can have
 // that: the attempts at the old size have failed, and the last one is known to have ended. They are forgotten.
-func (r *recorder) giveUp(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, target resource.Quantity) bool {
+func (r *Resizer) giveUp(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, target resource.Quantity) bool {
 	if _, ours := r.expanderOf(pv); !ours {
 		return false
 	}
 	key := expandKey(claim, target)
-	now := r.operations.Status(key)
+	now := r.Operations.Status(key)
 	if now.State != operation.Failed || now.Failure == nil || volume.IsUncertain(now.Failure) {
 		return false
 	}
-	r.operations.Forget(key)
+	r.Operations.Forget(key)
 	return true
 }
 
-func (r *recorder) setInfeasible(ctx context.Context, claim *v1.PersistentVolumeClaim, why error) (*v1.PersistentVolumeClaim, error) {
-	return r.writer.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
+func (r *Resizer) setInfeasible(ctx context.Context, claim *v1.PersistentVolumeClaim, why error) (*v1.PersistentVolumeClaim, error) {
+	return r.Writer.ChangeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
 		s.AllocatedResourceStatuses = pvapi.SetEntry(s.AllocatedResourceStatuses, v1.ResourceStorage, v1.PersistentVolumeClaimControllerResizeInfeasible)
 		s.Conditions = pvapi.WithoutConditions(s.Conditions, v1.PersistentVolumeClaimResizing, v1.PersistentVolumeClaimControllerResizeError)
 		s.Conditions = append(s.Conditions, v1.PersistentVolumeClaimCondition{
@@ -133,8 +133,8 @@ func (r *recorder) setInfeasible(ctx context.Context, claim *v1.PersistentVolume
 }
 
 // tellNotExpanded tells of a failure. One that goes on is told once, whatever its details.
-func (r *recorder) tellNotExpanded(claim *v1.PersistentVolumeClaim, target resource.Quantity, err error) {
+func (r *Resizer) tellNotExpanded(claim *v1.PersistentVolumeClaim, target resource.Quantity, err error) {
 	if err != nil {
-		r.events.is(claim, v1.EventTypeWarning, reasonResizeFailed, "it is not made larger", fmt.Sprintf("to %s: %v", target.String(), err))
+		r.Events.Is(claim, v1.EventTypeWarning, reasonResizeFailed, "it is not made larger", fmt.Sprintf("to %s: %v", target.String(), err))
 	}
 }

@@ -19,16 +19,16 @@ const conditionUnused v1.PersistentVolumeClaimConditionType = "Unused"
 // recordUse keeps the condition Unused of a claim, if that is wanted: true once no pod
 // names it that has not ended, since when its time says. One that is not bound or is
 // being deleted keeps what it has.
-func (r *recorder) recordUse(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
-	if !r.unusedCondition || claim.DeletionTimestamp != nil || claim.Status.Phase != v1.ClaimBound {
+func (b *binder) recordUse(ctx context.Context, claim *v1.PersistentVolumeClaim) error {
+	if !b.unusedCondition || claim.DeletionTimestamp != nil || claim.Status.Phase != v1.ClaimBound {
 		return nil
 	}
 	now := v1.PersistentVolumeClaimCondition{Type: conditionUnused, Status: v1.ConditionTrue,
 		Reason: "NoPodsUsingPVC", Message: "No pods are currently referencing this PVC"}
 	mayUseIt := func(pod *v1.Pod) bool { return mayUse(pod, claim) }
-	if slices.ContainsFunc(r.cluster.users.of(pvapi.NameOf(claim)), mayUseIt) {
+	if slices.ContainsFunc(b.cluster.users.of(pvapi.NameOf(claim)), mayUseIt) {
 		now.Status, now.Reason, now.Message = v1.ConditionFalse, "PodUsingPVC", "A pod is currently referencing this PVC"
-	} else if !r.cluster.podsComplete() {
+	} else if !b.cluster.podsComplete() {
 		return nil // one may not have been announced yet
 	}
 	if slices.ContainsFunc(claim.Status.Conditions, func(had v1.PersistentVolumeClaimCondition) bool {
@@ -39,13 +39,13 @@ func (r *recorder) recordUse(ctx context.Context, claim *v1.PersistentVolumeClai
 	if now.Status == v1.ConditionTrue {
 		// Pods are worked on side by side: one that is gone may be noted before its
 		// successor, which the cache has by then. The claim is enqueued for it again.
-		pods, err := objects.List[*v1.Pod](ctx, r.cluster.objects, pvapi.KindPod, claim.Namespace)
+		pods, err := objects.List[*v1.Pod](ctx, b.cluster.objects, pvapi.KindPod, claim.Namespace)
 		if err != nil || slices.ContainsFunc(pods, mayUseIt) {
 			return err
 		}
 	}
 	now.LastTransitionTime = metav1.Now()
-	_, err := r.writer.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
+	_, err := b.writer.ChangeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
 		s.Conditions = append(pvapi.WithoutConditions(s.Conditions, conditionUnused), now)
 	})
 	return err

@@ -1,4 +1,4 @@
-package persistentvolume
+package resizer
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 // VolumeAttributesClass than its volume has, and has the volume's plugin give it that one's
 // parameters (KEP-3751). Where another process does so, the record is Pending until that takes
 // it over.
-func (r *recorder) recordModification(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) (*v1.PersistentVolumeClaim, error) {
+func (r *Resizer) recordModification(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) (*v1.PersistentVolumeClaim, error) {
 	target := ptr.Deref(claim.Spec.VolumeAttributesClassName, "")
 	recorded := claim.Status.ModifyVolumeStatus
 	plugin, ours := r.modifierOf(pv)
@@ -34,10 +34,10 @@ func (r *recorder) recordModification(ctx context.Context, claim *v1.PersistentV
 		}
 	}
 	if recorded != nil && recorded.TargetVolumeAttributesClassName != target {
-		r.operations.Forget(modifyKey(claim, recorded.TargetVolumeAttributesClassName))
+		r.Operations.Forget(modifyKey(claim, recorded.TargetVolumeAttributesClassName))
 	}
 	if target == "" || target == ptr.Deref(claim.Status.CurrentVolumeAttributesClassName, "") {
-		r.events.settled(attributesOf(claim))
+		r.Events.Settled(attributesOf(claim))
 		if recorded == nil {
 			return claim, nil
 		}
@@ -61,43 +61,39 @@ func isInfeasible(recorded *v1.ModifyVolumeStatus, target string) bool {
 }
 
 // modifierOf returns the plugin that changes a volume, if that is not done elsewhere.
-func (r *recorder) modifierOf(pv *v1.PersistentVolume) (volume.ModifiableVolumePlugin, bool) {
-	if isOfDriver(pv, pluginsOf(r.plugins)) {
+func (r *Resizer) modifierOf(pv *v1.PersistentVolume) (volume.ModifiableVolumePlugin, bool) {
+	if pvapi.IsOfDriver(pv, pvapi.PluginsOf(r.Plugins)) {
 		return nil, false
 	}
-	plugin, err := pluginOf(r.plugins, pv)
-	if err != nil {
-		return nil, false
-	}
-	modifier, ours := plugin.(volume.ModifiableVolumePlugin)
+	modifier, ours := r.pluginOf(pv).(volume.ModifiableVolumePlugin)
 	return modifier, ours
 }
 
-func (r *recorder) attributesClass(ctx context.Context, claim *v1.PersistentVolumeClaim, name string) (*storagev1.VolumeAttributesClass, error) {
-	class, err := objects.Get[*storagev1.VolumeAttributesClass](ctx, r.cluster.objects, volume.NewObjectRef(kindAttributesClass, "", name))
+func (r *Resizer) attributesClass(ctx context.Context, claim *v1.PersistentVolumeClaim, name string) (*storagev1.VolumeAttributesClass, error) {
+	class, err := objects.Get[*storagev1.VolumeAttributesClass](ctx, r.Objects, volume.NewObjectRef(pvapi.KindAttributesClass, "", name))
 	if errors.Is(err, volume.ErrNotFound) {
-		r.events.isOf(attributesOf(claim), claim, v1.EventTypeWarning, reasonModifyFailed, noAttributesClass(name).Error(), "")
+		r.Events.IsOf(attributesOf(claim), claim, v1.EventTypeWarning, reasonModifyFailed, pvapi.NoAttributesClass(name).Error(), "")
 		return nil, nil
 	}
 	return class, err
 }
 
 // awaitModification tells what a claim waits for whose volume is not changed here.
-func (r *recorder) awaitModification(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, target string) {
+func (r *Resizer) awaitModification(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, target string) {
 	if class, err := r.attributesClass(ctx, claim, target); class == nil && err == nil {
 		return
 	}
 	eventType, reason, message := v1.EventTypeNormal, reasonExternalModifying, fmt.Sprintf("waiting for an external controller to give this PVC the VolumeAttributesClass %q", target)
-	if plugin, err := pluginOf(r.plugins, pv); err == nil && !isOfDriver(pv, pluginsOf(r.plugins)) {
+	if plugin := r.pluginOf(pv); plugin != nil && !pvapi.IsOfDriver(pv, pvapi.PluginsOf(r.Plugins)) {
 		eventType, reason, message = v1.EventTypeWarning, reasonModifyFailed, fmt.Sprintf("it is not given the VolumeAttributesClass %q: the plugin %s cannot change volumes", target, plugin.GetPluginName())
 	}
-	r.events.isOf(attributesOf(claim), claim, eventType, reason, message, "")
+	r.Events.IsOf(attributesOf(claim), claim, eventType, reason, message, "")
 }
 
 // modify has a plugin give a volume the parameters of a class, which the claim says since
 // before. Until the claim says what came of it, another process asks the plugin again, which is
 // idempotent.
-func (r *recorder) modify(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, plugin volume.ModifiableVolumePlugin, target string) (*v1.PersistentVolumeClaim, error) {
+func (r *Resizer) modify(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, plugin volume.ModifiableVolumePlugin, target string) (*v1.PersistentVolumeClaim, error) {
 	class, err := r.attributesClass(ctx, claim, target)
 	if err != nil {
 		return claim, err
@@ -110,16 +106,16 @@ func (r *recorder) modify(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 		return claim, err
 	}
 	key := modifyKey(claim, target)
-	state, err := r.operations.Do(operation.Task{Key: key, Volume: pv.Name, Class: pvapi.ClaimClass(claim, ""), About: pvapi.ClaimRef(pvapi.NameOf(claim)), Inherited: true,
+	state, err := r.Operations.Do(operation.Task{Key: key, Volume: pv.Name, Class: pvapi.ClaimClass(claim, ""), About: pvapi.ClaimRef(pvapi.NameOf(claim)), Inherited: true,
 		Do: func(ctx context.Context) error {
 			if class == nil {
-				return volume.NothingDone(noAttributesClass(target))
+				return volume.NothingDone(pvapi.NoAttributesClass(target))
 			}
 			return plugin.Modify(ctx, volume.NewSpecFromPersistentVolume(pv.DeepCopy(), false), class.DeepCopy())
 		}})
 	switch {
 	case state == operation.Running:
-		r.events.isSlow(claim, err)
+		r.Events.IsSlow(claim, err)
 		return claim, nil
 	case state == operation.Done:
 		return r.modified(ctx, claim, pv, target)
@@ -129,7 +125,7 @@ func (r *recorder) modify(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 		if claim, failed := r.setModification(ctx, claim, &now, v1.PersistentVolumeClaimCondition{Type: v1.PersistentVolumeClaimVolumeModifyVolumeError, Message: err.Error()}); failed != nil {
 			return claim, failed
 		}
-		r.operations.Forget(key)
+		r.Operations.Forget(key)
 		return claim, nil
 	}
 	if class != nil {
@@ -139,11 +135,11 @@ func (r *recorder) modify(ctx context.Context, claim *v1.PersistentVolumeClaim, 
 }
 
 // modified writes down that a volume has another class: first in the volume.
-func (r *recorder) modified(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, target string) (*v1.PersistentVolumeClaim, error) {
+func (r *Resizer) modified(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, target string) (*v1.PersistentVolumeClaim, error) {
 	if ptr.Deref(pv.Spec.VolumeAttributesClassName, "") != target {
 		next := pv.DeepCopy()
 		next.Spec.VolumeAttributesClassName = &target
-		if _, err := r.writer.updateVolume(ctx, pv, next); err != nil {
+		if _, err := r.Writer.UpdateVolume(ctx, pv, next); err != nil {
 			return claim, err
 		}
 	}
@@ -151,9 +147,9 @@ func (r *recorder) modified(ctx context.Context, claim *v1.PersistentVolumeClaim
 	if err != nil {
 		return claim, err
 	}
-	r.operations.Forget(modifyKey(claim, target))
-	r.events.settled(attributesOf(claim))
-	r.events.happened(claim, v1.EventTypeNormal, reasonModified, fmt.Sprintf("the volume has the VolumeAttributesClass %q", target))
+	r.Operations.Forget(modifyKey(claim, target))
+	r.Events.Settled(attributesOf(claim))
+	r.Events.Happened(claim, v1.EventTypeNormal, reasonModified, fmt.Sprintf("the volume has the VolumeAttributesClass %q", target))
 	return claim, nil
 }
 
@@ -164,19 +160,19 @@ func modifyKey(claim *v1.PersistentVolumeClaim, target string) string {
 // giveUpModification reports whether a claim that asks for another class than its volume was
 // to get can have that: the attempts have failed, and the last one is known to have ended. They
 // are forgotten.
-func (r *recorder) giveUpModification(claim *v1.PersistentVolumeClaim) bool {
+func (r *Resizer) giveUpModification(claim *v1.PersistentVolumeClaim) bool {
 	key := modifyKey(claim, claim.Status.ModifyVolumeStatus.TargetVolumeAttributesClassName)
-	now := r.operations.Status(key)
+	now := r.Operations.Status(key)
 	if now.State != operation.Failed || now.Failure == nil || volume.IsUncertain(now.Failure) {
 		return false
 	}
-	r.operations.Forget(key)
+	r.Operations.Forget(key)
 	return true
 }
 
 // setModification records how far a change of attributes is; nil: none is asked for. A
 // condition says what goes on, or why it does not.
-func (r *recorder) setModification(ctx context.Context, claim *v1.PersistentVolumeClaim, now *v1.ModifyVolumeStatus, conditions ...v1.PersistentVolumeClaimCondition) (*v1.PersistentVolumeClaim, error) {
+func (r *Resizer) setModification(ctx context.Context, claim *v1.PersistentVolumeClaim, now *v1.ModifyVolumeStatus, conditions ...v1.PersistentVolumeClaimCondition) (*v1.PersistentVolumeClaim, error) {
 	if ptr.Equal(claim.Status.ModifyVolumeStatus, now) {
 		return claim, nil
 	}
@@ -184,7 +180,7 @@ func (r *recorder) setModification(ctx context.Context, claim *v1.PersistentVolu
 		conditions = append(conditions, v1.PersistentVolumeClaimCondition{Type: v1.PersistentVolumeClaimVolumeModifyingVolume,
 			Message: fmt.Sprintf("the volume is being given the VolumeAttributesClass %q", now.TargetVolumeAttributesClassName)})
 	}
-	return r.writer.changeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
+	return r.Writer.ChangeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
 		s.ModifyVolumeStatus = now
 		s.Conditions = pvapi.WithoutConditions(s.Conditions, v1.PersistentVolumeClaimVolumeModifyingVolume, v1.PersistentVolumeClaimVolumeModifyVolumeError)
 		for _, c := range conditions {
@@ -195,9 +191,9 @@ func (r *recorder) setModification(ctx context.Context, claim *v1.PersistentVolu
 }
 
 // tellNotModified tells of a failure. One that goes on is told once, whatever its details.
-func (r *recorder) tellNotModified(claim *v1.PersistentVolumeClaim, target string, err error) {
+func (r *Resizer) tellNotModified(claim *v1.PersistentVolumeClaim, target string, err error) {
 	if err != nil {
-		r.events.isOf(attributesOf(claim), claim, v1.EventTypeWarning, reasonModifyFailed, fmt.Sprintf("it is not given the VolumeAttributesClass %q", target), err.Error())
+		r.Events.IsOf(attributesOf(claim), claim, v1.EventTypeWarning, reasonModifyFailed, fmt.Sprintf("it is not given the VolumeAttributesClass %q", target), err.Error())
 	}
 }
 
