@@ -3,7 +3,9 @@ package format
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"os/exec"
 	"strings"
 )
 
@@ -19,8 +21,11 @@ const (
 // device that it cannot read for blank, so its word alone is not enough.
 func (f *Formatter) askBlkid(ctx context.Context, device string) ([]Signature, error) {
 	path, err := f.find("blkid")
-	if err != nil {
+	if errors.Is(err, exec.ErrNotFound) {
 		return nil, nil
+	}
+	if err != nil {
+		return nil, err
 	}
 	blkid := command{path: path, args: []string{"-p", "-o", "export", device}}
 	output, err := blkid.query(ctx)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
 )
 
 // gate decides between a change of a device and a caller that has given up: the
@@ -78,6 +79,9 @@ func (p *preparation) prepare(ctx context.Context) error {
 	case p.content.Blank() && !exclusive:
 		return p.fail(OpFormat, ErrInUse, unix.EBUSY)
 	case p.content.Blank():
+		if err := p.checkNodes(); err != nil {
+			return err
+		}
 		return p.format(ctx)
 	case !p.content.has(""):
 		return p.foundError(ErrNotBlank)
@@ -89,6 +93,21 @@ func (p *preparation) prepare(ctx context.Context) error {
 		p.Unchecked = string(ErrInUse)
 	}
 	return p.check(ctx)
+}
+
+// checkNodes refuses a device whose node is mounted elsewhere, as that of a block volume is: its
+// user may be about to write.
+func (p *preparation) checkNodes() error {
+	nodes, err := table.NodesOf(table.Of(p.config.Mounter), p.node.number)
+	for _, e := range nodes {
+		if e.Target != p.node.path {
+			return p.fail(OpFormat, ErrInUse, fmt.Errorf("it is a block volume at %s: %w", e.Target, unix.EBUSY))
+		}
+	}
+	if err != nil {
+		return p.fail(OpFormat, ErrUnreadable, err)
+	}
+	return nil
 }
 
 // takeLock takes the exclusive lock where the device may be written to, else

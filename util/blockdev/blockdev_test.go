@@ -82,8 +82,8 @@ func TestDevice(t *testing.T) {
 		if names := device.Names(); len(names) != 1 || !strings.HasSuffix(names[0], loop.Backing) || !strings.HasPrefix(names[0], "loop:") {
 			t.Errorf("names %q", names)
 		}
-		if slot, uses := device.Slot(), device.Uses(); slot != "" || len(uses) > 0 {
-			t.Errorf("slot %q, uses %q", slot, uses)
+		if uses, err := device.Uses(); device.Slot() != "" || len(uses) > 0 || err != nil {
+			t.Errorf("slot %q, uses %q, %v", device.Slot(), uses, err)
 		}
 		if _, err := (blockdev.System{}).Open(link, unix.O_RDONLY|unix.O_EXCL); !errors.Is(err, unix.EBUSY) {
 			t.Errorf("a second exclusive one: %v", err)
@@ -94,7 +94,7 @@ func TestDevice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if uses := again.Uses(); !slices.Equal(uses, []string{"holder " + filepath.Base(over.Path)}) {
+		if uses, err := again.Uses(); err != nil || !slices.Equal(uses, []string{"holder " + filepath.Base(over.Path)}) {
 			t.Errorf("uses %q", uses)
 		}
 		again.Close()
@@ -127,8 +127,23 @@ func TestDevice(t *testing.T) {
 		if slot := part.Slot(); slot != "slot:pci-0000:00:1f.2-part2" || part.KernelName() != "sda2" {
 			t.Errorf("slot %q of %s", slot, part.KernelName())
 		}
-		if uses := part.Uses(); !slices.Equal(uses, []string{"holder dm-3", "swap"}) {
-			t.Errorf("uses %q", uses)
+		if uses, err := part.Uses(); err != nil || !slices.Equal(uses, []string{"holder dm-3", "swap"}) {
+			t.Errorf("uses %q, %v", uses, err)
+		}
+		// What cannot be read is no "nothing".
+		for _, file := range []string{"sys/block", "proc/swaps", "sys/devices/pci0000:00/ata1/block/sda/sda2/holders"} {
+			whole := filepath.Join(dir, file)
+			_ = os.Rename(whole, whole+" kept")
+			if err := os.Symlink(filepath.Base(whole), whole); err != nil {
+				t.Fatal(err)
+			}
+			if uses, err := part.Uses(); !errors.Is(err, unix.ELOOP) {
+				t.Errorf("%s: uses %q, %v", file, uses, err)
+			}
+			if err := os.Remove(whole); err != nil {
+				t.Fatal(err)
+			}
+			_ = os.Rename(whole+" kept", whole)
 		}
 	})
 }

@@ -120,7 +120,8 @@ func (d *Device) loopName() string {
 // virtual device. Another disk in that place has the same.
 func (d *Device) Slot() string {
 	dir := filepath.Join(d.system.dev(), "disk/by-path")
-	for _, name := range entries(dir) {
+	names, _ := entries(dir) // a name less
+	for _, name := range names {
 		if d.isAt(filepath.Join(dir, name)) {
 			return "slot:" + name
 		}

@@ -2,7 +2,9 @@ package blockdev
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,57 +15,68 @@ import (
 // dm-3", "partition sdb1", "swap", "loop device loop7". Mounts are not among it,
 // nor processes that have just opened it: an open with O_EXCL finds those, of
 // every mount namespace.
-func (d *Device) Uses() []string {
-	var uses []string
-	for _, name := range d.Holders() {
+func (d *Device) Uses() (uses []string, err error) {
+	holders, err := d.Holders()
+	partitions, perr := d.Partitions()
+	swap, serr := d.isSwap()
+	if err := errors.Join(err, perr, serr); err != nil {
+		return nil, err
+	}
+	for _, name := range holders {
 		uses = append(uses, "holder "+name)
 	}
-	for _, name := range d.Partitions() {
+	for _, name := range partitions {
 		uses = append(uses, "partition "+name)
 	}
-	if d.isSwap() {
+	if swap {
 		uses = append(uses, "swap")
 	}
-	return uses
+	return uses, nil
 }
 
 // Holders returns the kernel's names of the devices that are stacked on this one:
 // device mapper, RAID, caches, and loop devices whose file it is.
-func (d *Device) Holders() []string {
-	names := entries(filepath.Join(d.described(), "holders"))
+func (d *Device) Holders() ([]string, error) {
+	names, err := entries(filepath.Join(d.described(), "holders"))
+	if err != nil {
+		return nil, err
+	}
 	blocks := filepath.Join(d.system.sys(), "block")
-	for _, name := range entries(blocks) {
+	all, err := entries(blocks)
+	for _, name := range all {
 		if file := attribute(blocks, name, "loop/backing_file"); file != "" && d.isAt(file) && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
-	return names
+	return names, err
 }
 
 // Partitions returns the kernel's names of the device's partitions.
-func (d *Device) Partitions() (names []string) {
-	for _, name := range entries(d.described()) {
+func (d *Device) Partitions() (names []string, err error) {
+	all, err := entries(d.described())
+	for _, name := range all {
 		if attribute(d.described(), name, "partition") != "" {
 			names = append(names, name)
 		}
 	}
-	return names
+	return names, err
 }
 
-// isSwap reads the table of proc(5), whose first column escapes blanks.
-func (d *Device) isSwap() bool {
+// isSwap reads the table of proc(5), whose first column escapes blanks. A kernel without swap
+// has none.
+func (d *Device) isSwap() (bool, error) {
 	f, err := os.Open(filepath.Join(d.system.proc(), "swaps"))
 	if err != nil {
-		return false
+		return false, present(err)
 	}
 	defer f.Close()
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
 		if fields := strings.Fields(lines.Text()); len(fields) > 0 && strings.HasPrefix(fields[0], "/") && d.isAt(unescape(fields[0])) {
-			return true
+			return true, nil
 		}
 	}
-	return false
+	return false, lines.Err()
 }
 
 // unescape undoes the kernel's octal escapes of blanks and backslashes.
@@ -74,14 +87,23 @@ func unescape(path string) string {
 	return path
 }
 
-// entries returns the names in a directory, none where it cannot be read.
-func entries(dir string) (names []string) {
+// entries returns the names in a directory; none: it does not exist. Another error means that
+// they are not known.
+func entries(dir string) (names []string, err error) {
 	all, err := os.ReadDir(dir)
 	if err != nil {
-		return nil
+		return nil, present(err)
 	}
 	for _, e := range all {
 		names = append(names, e.Name())
 	}
-	return names
+	return names, nil
+}
+
+// present drops the error of what is not there.
+func present(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }

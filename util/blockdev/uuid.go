@@ -11,7 +11,8 @@ import (
 // empty where there is none of these. It may read the device.
 func (d *Device) FileSystemUUID() string {
 	dir := filepath.Join(d.system.dev(), "disk/by-uuid")
-	for _, name := range entries(dir) {
+	names, _ := entries(dir) // the superblock has it, too
+	for _, name := range names {
 		if d.isAt(filepath.Join(dir, name)) {
 			return strings.ToLower(name)
 		}

@@ -49,11 +49,19 @@ func (d *Discoverer) free(ctx context.Context, t *thing) error {
 		t.refuse(ErrInUse, "%s is mounted at %s", t.Source, mounts[0].Target)
 		return nil
 	}
-	if parts := device.Partitions(); len(parts) > 0 {
+	parts, err := device.Partitions()
+	if err != nil {
+		return err
+	}
+	if len(parts) > 0 {
 		t.refuse(ErrPartitioned, "%s has %s; make a link to a partition instead, or wipe the table (wipefs -a)", t.Source, strings.Join(parts, ", "))
 		return nil
 	}
-	if uses := device.Uses(); len(uses) > 0 {
+	uses, err := device.Uses()
+	if err != nil {
+		return err
+	}
+	if len(uses) > 0 {
 		t.refuse(ErrInUse, "%s: %s", t.Source, strings.Join(uses, ", "))
 		return nil
 	}

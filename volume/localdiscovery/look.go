@@ -379,11 +379,13 @@ func (d *Discoverer) identifyDevice(t *thing) error {
 	t.number, t.Source = device.Number(), "/dev/"+device.KernelName()
 	t.ids, t.slot = device.Names(), device.Slot()
 	t.fileSystem, t.ID = t.ids, t.ids.Best()
-	for _, holder := range device.Holders() {
-		t.used = append(t.used, "/dev/"+holder)
+	holders, err := device.Holders()
+	partitions, perr := device.Partitions()
+	if err := errors.Join(err, perr); err != nil {
+		return err
 	}
-	for _, partition := range device.Partitions() {
-		t.used = append(t.used, "/dev/"+partition)
+	for _, name := range slices.Concat(holders, partitions) {
+		t.used = append(t.used, "/dev/"+name)
 	}
 	if t.class.VolumeMode == v1.PersistentVolumeFilesystem {
 		t.Mode, t.FSType = v1.PersistentVolumeFilesystem, t.class.FSType

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount/format"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/blockdev"
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/volume"
@@ -86,25 +87,20 @@ func (c *cleaning) deviceUnused() error {
 	if len(mounts) > 0 {
 		return stillMounted(mounts[0].Source, mounts[0].Target)
 	}
-	all, err := c.table.All()
+	nodes, err := table.NodesOf(c.table, device.Number()) // block volumes
 	if err != nil {
 		return err
 	}
-	for _, e := range all { // pods' devices are binds of nodes
-		if e.FSType == "devtmpfs" && e.Root != "/" && e.Target != c.path && isNodeOf(e.Target, device.Number()) {
+	for _, e := range nodes {
+		if e.Target != c.path {
 			return stillMounted(c.path, e.Target)
 		}
 	}
-	if holders := device.Holders(); len(holders) > 0 {
-		return stillMounted(c.path, "/dev/"+holders[0])
+	holders, err := device.Holders()
+	if err == nil && len(holders) > 0 {
+		err = stillMounted(c.path, "/dev/"+holders[0])
 	}
-	return nil
-}
-
-func isNodeOf(path string, number uint64) bool {
-	var st unix.Stat_t
-	err := eintr.Do(func() error { return unix.Lstat(path, &st) })
-	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK && uint64(st.Rdev) == number
+	return err
 }
 
 func (c *cleaning) dryRunDevice(ctx context.Context, device *blockdev.Device, size int64) error {
