@@ -18,7 +18,7 @@ const module = "github.com/podvol/podvol"
 // mayImport lists, for each room, the rooms that its packages may import
 // beside packages of their own room. A room is the longest of these prefixes.
 func mayImport() map[string][]string {
-	plugins := []string{"util", "mount", "mount/format", "mount/table", "volume", "volume/internal", "volume/lazyunmount"}
+	plugins := []string{"util", "mount", "mount/format", "mount/table", "volume", "volume/internal", "volume/internal/diskmount", "volume/lazyunmount"}
 	return map[string][]string{
 		"util":                             {},
 		"util/testenv":                     {"util", "mount", "mount/fakemount", "mount/host", "mount/sandbox", "mount/table", "volume", "volume/objects", "volume/persistentvolume/index", "volume/volumemanager"},
@@ -40,6 +40,7 @@ func mayImport() map[string][]string {
 		"volume/lazyunmount":               {"mount", "mount/table"},
 		"volume/mountrecord":               {"util", "volume", "volume/lazyunmount"},
 		"volume/internal":                  {"util", "mount", "mount/table", "volume", "volume/atomicdir", "volume/fileset", "volume/lazyunmount"},
+		"volume/internal/diskmount":        {"util", "mount", "mount/format", "mount/table", "volume", "volume/internal"}, // file systems of the node's disks
 		"volume/internal/latest":           {"util", "volume", "volume/objects"},
 		"volume/internal/podspec":          {"volume", "volume/objects"},
 		"volume/internal/following":        {"util"},

@@ -60,7 +60,7 @@ func (p *plugin) ConstructBlockVolumeSpec(_ context.Context, podUID types.UID, v
 	pv.Name = volumeName
 	pv.Spec.VolumeMode = new(v1.PersistentVolumeBlock)
 	pv.Spec.ISCSI = &v1.ISCSIPersistentVolumeSource{}
-	places, err := placesIn(filepath.Join(p.Host.GetPluginDir(PluginName), "volumeDevices"))
+	places, err := placesIn(p.blockDir())
 	if err != nil {
 		return nil, err
 	}
@@ -120,8 +120,9 @@ func (b *blockVolume) setUp(ctx context.Context) error {
 	if err != nil {
 		return volume.NothingDone(err)
 	}
-	if _, err := p.login(ctx, s, b.Name, blockRecord(path), path, chap); err != nil {
-		return p.undo(ctx, err, func(ctx context.Context) error { return p.tearDownDevice(ctx, path) })
+	a := &attach{plugin: p, source: s, name: b.Name, file: blockRecord(path), place: path}
+	if _, err := a.login(ctx, chap); err != nil {
+		return a.undo(ctx, err, func(context.Context) error { return nil }, p.removeParents)
 	}
 	return nil
 }

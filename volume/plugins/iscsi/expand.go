@@ -2,10 +2,8 @@ package iscsi
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
-	"github.com/podvol/podvol/mount/format"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/iscsi/internal/openiscsi"
 )
@@ -18,8 +16,7 @@ func (p *plugin) RequiresFSResize() bool { return true }
 // its administrator.
 //
 //   - A disk that is smaller than asked for is an error, to be tried again.
-//   - A type that cannot grow here, and a missing program, match [volume.ErrResizeInfeasible].
-//   - A kernel that refuses to grow a mounted file system matches [volume.ErrResizeInUse].
+//   - The others are those of [diskmount.Disks.Grow].
 func (p *plugin) NodeExpand(ctx context.Context, options volume.NodeResizeOptions) (bool, error) {
 	err := p.expand(ctx, options)
 	return err == nil, failed("NodeExpand", options.VolumeSpec.Name(), err)
@@ -41,18 +38,5 @@ func (p *plugin) expand(ctx context.Context, o volume.NodeResizeOptions) error {
 	if o.VolumeSpec.IsBlock() {
 		return nil
 	}
-	if o.DeviceMountPath == "" {
-		return volume.NothingDone(volume.Invalid("DeviceMountPath", "the place of the file system is needed to grow it"))
-	}
-	_, err = p.formatter().Resize(ctx, found.Path, o.DeviceMountPath)
-	failed, ok := errors.AsType[*format.Error](err)
-	switch {
-	case !ok:
-		return err
-	case errors.Is(err, format.ErrNotSupported), errors.Is(err, format.ErrToolMissing):
-		return volume.NothingDone(fmt.Errorf("%w: %w", volume.ErrResizeInfeasible, failed))
-	case failed.IsRefusedOnline():
-		return volume.NothingDone(fmt.Errorf("%w: %w", volume.ErrResizeInUse, failed))
-	}
-	return err
+	return p.disks.Grow(ctx, p.Host.GetMounter(), found.Path, o.DeviceMountPath)
 }

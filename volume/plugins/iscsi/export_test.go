@@ -1,9 +1,11 @@
 package iscsi
 
+import "github.com/podvol/podvol/volume/internal/diskmount"
+
 // Initiator and Formatter are what tests give the plugin.
 type (
 	Initiator = initiator
-	Formatter = formatter
+	Formatter = diskmount.Formatter
 	Plugin    = plugin
 )
 

@@ -400,7 +400,7 @@ func TestAnInterruptedLoginKeepsItsRecord(t *testing.T) {
 		t.Errorf("sessions are left: %v", open)
 	}
 	b.host.AssertClean(t)
-	b.nodes.sessions[iqnOf(b.disk)] = map[int]bool{3: true} // and there is not even a directory
+	b.nodes.sessions[session{iqnOf(b.disk), "default", "192.0.2.1"}] = map[int]bool{3: true} // and there is not even a directory
 	b.must(b.unmount(s))
 	if open := b.nodes.open(); len(open) > 0 {
 		t.Errorf("sessions are left: %v", open)

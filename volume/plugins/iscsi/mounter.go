@@ -62,7 +62,7 @@ func (m *mounter) bind(ctx context.Context, dir string, args volume.MounterArgs)
 		return err
 	}
 	if m.source.waitsForPod() {
-		if err := m.plugin.mountDevice(ctx, m.source, m.Name, device, m.namespace, args.Progress); err != nil {
+		if err := m.plugin.mountDevice(ctx, m.source, m.Name, device, m.namespace, volume.DeviceMounterArgs{SELinuxLabel: args.SELinuxLabel, Progress: args.Progress}); err != nil {
 			return err
 		}
 	}

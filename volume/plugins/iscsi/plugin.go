@@ -28,7 +28,6 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
-	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -39,9 +38,11 @@ import (
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fsgroup"
+	"github.com/podvol/podvol/volume/internal/diskmount"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/meter"
 	"github.com/podvol/podvol/volume/plugins/iscsi/internal/openiscsi"
+	"github.com/podvol/podvol/volume/selinux"
 	"github.com/podvol/podvol/volume/volumesource"
 )
 
@@ -60,27 +61,23 @@ type Config struct {
 
 // New returns the plugin.
 func New(config Config) volume.VolumePlugin {
-	return newPlugin(openiscsi.New(openiscsi.Config{ToolDirs: config.ToolDirs, Logger: config.Logger}), nil)
+	p := newPlugin(nil, nil)
+	p.initiator = openiscsi.New(openiscsi.Config{ToolDirs: config.ToolDirs, Logger: config.Logger, UsedBy: func(device string) (string, error) { return p.usedBy(device) }})
+	return p
 }
 
 // initiator is the node's iSCSI initiator.
 type initiator interface {
-	Login(ctx context.Context, lun openiscsi.LUN, chap *openiscsi.CHAP) (openiscsi.Device, error)
+	Login(ctx context.Context, lun openiscsi.LUN, chap *openiscsi.CHAP) (d openiscsi.Device, added openiscsi.LUN, err error)
 	Find(ctx context.Context, lun openiscsi.LUN) (openiscsi.Device, error)
-	UsedElsewhere(ctx context.Context, d openiscsi.Device) (path string, err error)
+	UsedElsewhere(ctx context.Context, d openiscsi.Device, usedBy func(device string) (user string, err error)) (path, user string, err error)
 	Rescan(ctx context.Context, lun openiscsi.LUN) (openiscsi.Device, error)
 	Logout(ctx context.Context, lun openiscsi.LUN) error
 }
 
-// formatter makes, mounts and grows file systems.
-type formatter interface {
-	FormatAndMount(ctx context.Context, r format.Request) (format.Result, error)
-	Resize(ctx context.Context, device, mountPoint string) (grown bool, err error)
-}
-
 // newPlugin returns the plugin with other hands; formats nil: this node's.
-func newPlugin(hands initiator, formats formatter) *plugin {
-	return &plugin{initiator: hands, formats: formats, Kind: pluginbase.Kind[source]{
+func newPlugin(hands initiator, formats diskmount.Formatter) *plugin {
+	return &plugin{initiator: hands, disks: diskmount.Disks{Formats: formats}, Kind: pluginbase.Kind[source]{
 		Name: PluginName, Field: "iscsi", Inline: fromInline, Persistent: fromPersistent,
 	}}
 }
@@ -90,11 +87,9 @@ type plugin struct {
 	initiator initiator
 	meter     meter.Meter
 	owner     fsgroup.Setter
+	disks     diskmount.Disks
 	// targets are those that are being logged in to, or out of.
 	targets keylock.Map[string]
-
-	formatting sync.Once
-	formats    formatter // of formatter
 }
 
 var (
@@ -104,6 +99,7 @@ var (
 	_ volume.BlockVolumePlugin          = (*plugin)(nil)
 	_ volume.NodeExpandableVolumePlugin = (*plugin)(nil)
 	_ volume.SpecAttacher               = (*plugin)(nil)
+	_ volume.SELinuxVolumePlugin        = (*plugin)(nil)
 	_ volumesource.Describer            = (*plugin)(nil)
 )
 
@@ -131,6 +127,11 @@ func (p *plugin) GetAccessModes() []v1.PersistentVolumeAccessMode {
 }
 
 func (p *plugin) SupportsMountOption() bool { return true }
+
+// SupportsSELinuxContextMount is true: the file system is a disk's, and mounted by MountDevice.
+func (p *plugin) SupportsSELinuxContextMount(context.Context, *volume.Spec) (bool, error) {
+	return true, nil
+}
 
 func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
 	return p.Mounter(spec, pod, func(pv volume.PodVolume, _ *source) (volume.Mounter, error) {
@@ -161,23 +162,23 @@ func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath s
 	pv.Name = volumeName
 	pv.Spec.VolumeMode = new(v1.PersistentVolumeFilesystem)
 	pv.Spec.ISCSI = &v1.ISCSIPersistentVolumeSource{}
-	at, readOnly, err := p.deviceMountOf(volumePath)
+	at, bind, err := p.deviceMountOf(volumePath)
 	if err != nil {
 		return volume.ReconstructedVolume{}, err
 	}
 	if of, ok := parsePath(at); ok {
 		pv.Spec.ISCSI = of.spec(volumeName)
 	}
-	return volume.ReconstructedVolume{Spec: volume.NewSpecFromPersistentVolume(pv, readOnly)}, nil
+	return volume.ReconstructedVolume{Spec: volume.NewSpecFromPersistentVolume(pv, bind.ReadOnly()), SELinuxMountContext: selinux.MountOption(bind.SuperOptions)}, nil
 }
 
 // deviceMountOf returns where the device is mounted that is bound at dir; empty: it is not
 // known.
-func (p *plugin) deviceMountOf(dir string) (path string, readOnly bool, err error) {
+func (p *plugin) deviceMountOf(dir string) (path string, bind mount.Entry, err error) {
 	mounts := table.Of(p.Host.GetMounter())
 	bind, mounted, err := mounts.At(dir)
 	if err != nil || !mounted {
-		return "", false, err
+		return "", bind, err
 	}
 	all, err := mounts.ByDevice(bind.Device)
 	for _, e := range all {
@@ -185,16 +186,7 @@ func (p *plugin) deviceMountOf(dir string) (path string, readOnly bool, err erro
 			path = e.Target
 		}
 	}
-	return path, bind.ReadOnly(), err
-}
-
-func (p *plugin) formatter() formatter {
-	p.formatting.Do(func() {
-		if p.formats == nil {
-			p.formats = format.New(format.Config{Mounter: p.Host.GetMounter()})
-		}
-	})
-	return p.formats
+	return path, bind, err
 }
 
 func failed(op, name string, err error) error {

@@ -30,12 +30,14 @@ type record struct {
 	// ID and Size are the disk's, once it was found.
 	ID   string `json:"podvolDisk,omitempty"`
 	Size int64  `json:"podvolSize,omitempty"`
+	// ReadOnly: nothing writes to it by this volume.
+	ReadOnly bool `json:"podvolReadOnly,omitempty"`
 }
 
 func (s *source) record(volumeName string) record {
 	return record{
 		VolName: volumeName, Iqn: s.IQN, Iface: s.face, Lun: strconv.Itoa(int(s.Lun)), InitIface: s.base,
-		InitiatorName: s.lun.Interface.InitiatorName, Portals: s.portals,
+		InitiatorName: s.lun.Interface.InitiatorName, Portals: s.portals, ReadOnly: s.deviceReadOnly,
 	}
 }
 
@@ -96,24 +98,28 @@ func (r *record) write(file string) error {
 // which holds nothing else.
 func blockRecord(mapPath string) string { return mapPath + "." + recordName }
 
-// isStagedElsewhere reports whether the LUN is staged at another place than that of file, its
-// record: as another volume, or as a block device.
-func (p *plugin) isStagedElsewhere(iqn, lun, file string) (bool, error) {
+// blockDir has the directories and records of block volumes.
+func (p *plugin) blockDir() string {
+	return filepath.Join(p.Host.GetPluginDir(PluginName), "volumeDevices")
+}
+
+// placesOf returns where else than at file, a record, a LUN is staged: the directories of other
+// volumes, and the records of block volumes.
+func (p *plugin) placesOf(iqn, lun, file string) (others []string, err error) {
 	suffix := "-" + iqn + "-lun-" + lun
-	top := p.Host.GetPluginDir(PluginName)
-	for _, dir := range []string{top, filepath.Join(top, "volumeDevices")} {
+	for _, dir := range []string{p.Host.GetPluginDir(PluginName), p.blockDir()} {
 		places, err := placesIn(dir)
 		if err != nil {
-			return false, err
+			return nil, err
 		}
 		for _, at := range places {
 			name := strings.TrimSuffix(at, "."+recordName)
 			if strings.HasSuffix(name, suffix) && at != file && at != filepath.Dir(file) && blockRecord(at) != file {
-				return true, nil
+				others = append(others, at)
 			}
 		}
 	}
-	return false, nil
+	return others, nil
 }
 
 // placesIn returns the directories and records of volumes in the directories of interfaces

@@ -206,7 +206,7 @@ func (p *plugin) devicePath(s *source) string {
 
 // mapPath is the directory for the pods' binds of a block volume.
 func (p *plugin) mapPath(s *source) string {
-	return filepath.Join(append([]string{p.Host.GetPluginDir(PluginName), "volumeDevices"}, s.path()...)...)
+	return filepath.Join(append([]string{p.blockDir()}, s.path()...)...)
 }
 
 // named is what a directory's path says of its volume.

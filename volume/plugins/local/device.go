@@ -7,9 +7,8 @@ import (
 	"path/filepath"
 
 	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/mount/format"
-	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/diskmount"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
@@ -30,19 +29,8 @@ func (p *plugin) NewDeviceUnmounter() (volume.DeviceUnmounter, error) { return &
 
 // GetDeviceMountRefs implements [volume.DeviceMountableVolumePlugin]. Of a
 // directory there are none.
-func (p *plugin) GetDeviceMountRefs(deviceMountPath string) (refs []string, err error) {
-	mounts := table.Of(p.Host.GetMounter())
-	own, mounted, err := mounts.At(deviceMountPath)
-	if err != nil || !mounted {
-		return nil, err
-	}
-	all, err := mounts.ByDevice(own.Device)
-	for _, e := range all {
-		if e.Target != own.Target {
-			refs = append(refs, e.Target)
-		}
-	}
-	return refs, err
+func (p *plugin) GetDeviceMountRefs(deviceMountPath string) ([]string, error) {
+	return diskmount.Refs(p.Host.GetMounter(), deviceMountPath)
 }
 
 // deviceMountPath is the kubelet's place for a volume whose path is a device.
@@ -77,9 +65,7 @@ func (d *device) mount(ctx context.Context, spec *volume.Spec, path string, args
 		return err
 	}
 	mounter := d.plugin.Host.GetMounter()
-	request := mount.Request{Source: source.Path, Target: path}
-	// The table names the device by another path than the volume may.
-	if mounted, err := podmount.Mounted(mounter, request, func(mount.Entry) bool { return true }); err != nil || mounted {
+	if mounted, err := diskmount.IsMounted(mounter, path); err != nil || mounted {
 		return err
 	}
 	isDevice, err := d.plugin.isDevice(ctx, source.Path)
@@ -91,6 +77,7 @@ func (d *device) mount(ctx context.Context, spec *volume.Spec, path string, args
 	}
 	writable := *spec
 	writable.ReadOnly = false
+	request := mount.Request{Source: source.Path, Target: path}
 	if request.Options, err = pluginbase.Options(spec, pluginbase.ReadOnly(&writable)); err != nil {
 		return err
 	}
@@ -100,29 +87,13 @@ func (d *device) mount(ctx context.Context, spec *volume.Spec, path string, args
 	if _, err := podmount.MakeDir(path, 0o750); err != nil {
 		return volume.NothingDone(err)
 	}
-	r := format.Request{Request: request}
-	if args.Progress != nil {
-		r.Progress = func(doing string) { args.Progress(volume.Progress{Doing: doing}) }
-	}
-	if _, err := d.plugin.formatter().FormatAndMount(ctx, r); err != nil {
-		return d.undo(ctx, path, err)
+	if err := d.plugin.disks.Mount(ctx, mounter, request, "", args.Progress); err != nil {
+		if left := podmount.Undo(ctx, mounter, path); left != nil {
+			return errors.Join(err, left)
+		}
+		return diskmount.Certain(err)
 	}
 	return nil
-}
-
-// undo cleans up after a mount that has failed. The error is marked where
-// nothing was left and nothing goes on.
-func (d *device) undo(ctx context.Context, path string, failure error) error {
-	if err := podmount.Undo(ctx, d.plugin.Host.GetMounter(), path); err != nil {
-		return errors.Join(failure, err)
-	}
-	if e, ok := errors.AsType[*format.Error](failure); ok && e.Uncertain {
-		return failure
-	}
-	if e, ok := errors.AsType[*mount.Error](failure); ok && e.Uncertain {
-		return failure
-	}
-	return volume.NothingDone(failure)
 }
 
 // UnmountDevice never forces and never detaches: a device that is out of sight
@@ -146,9 +117,4 @@ func (d *device) failed(op string, spec *volume.Spec, err error) error {
 func (p *plugin) isDevice(ctx context.Context, path string) (bool, error) {
 	info, err := p.stat(ctx, path)
 	return err == nil && info.Mode().Type() == fs.ModeDevice, err
-}
-
-func (p *plugin) formatter() *format.Formatter {
-	p.formatting.Do(func() { p.formats = format.New(format.Config{Mounter: p.Host.GetMounter()}) })
-	return p.formats
 }

@@ -2,10 +2,7 @@ package local
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
-	"github.com/podvol/podvol/mount/format"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -16,10 +13,7 @@ func (p *plugin) RequiresFSResize() bool { return true }
 
 // NodeExpand grows the file system of a device to all of the device, while it is mounted. For a
 // directory, and for a block volume, there is nothing to do. It is idempotent.
-//
-//   - A type that cannot grow here, and a missing program, match [volume.ErrResizeInfeasible].
-//   - A kernel that refuses to grow a mounted file system, as it does with ext4 and an agent
-//     without CAP_SYS_RESOURCE, matches [volume.ErrResizeInUse].
+// Its errors are those of [diskmount.Disks.Grow].
 func (p *plugin) NodeExpand(ctx context.Context, options volume.NodeResizeOptions) (bool, error) {
 	err := p.expand(ctx, options)
 	return err == nil, (&device{p}).failed("NodeExpand", options.VolumeSpec, err)
@@ -33,21 +27,8 @@ func (p *plugin) expand(ctx context.Context, o volume.NodeResizeOptions) error {
 	if isDevice, err := p.isDevice(ctx, source.Path); err != nil || !isDevice {
 		return volume.NothingDone(err)
 	}
-	if o.DeviceMountPath == "" {
-		return volume.NothingDone(volume.Invalid("DeviceMountPath", "the place of the file system is needed to grow it"))
-	}
 	if err := p.checkDisk(ctx, o.VolumeSpec.PersistentVolume, true); err != nil {
 		return volume.NothingDone(err)
 	}
-	_, err = p.formatter().Resize(ctx, source.Path, o.DeviceMountPath)
-	failed, ok := errors.AsType[*format.Error](err)
-	switch {
-	case !ok:
-		return err
-	case errors.Is(err, format.ErrNotSupported), errors.Is(err, format.ErrToolMissing):
-		return volume.NothingDone(fmt.Errorf("%w: %w", volume.ErrResizeInfeasible, failed))
-	case failed.IsRefusedOnline():
-		return volume.NothingDone(fmt.Errorf("%w: %w", volume.ErrResizeInUse, failed))
-	}
-	return err
+	return p.disks.Grow(ctx, p.Host.GetMounter(), source.Path, o.DeviceMountPath)
 }

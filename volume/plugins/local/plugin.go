@@ -17,15 +17,14 @@ package local
 
 import (
 	"context"
-	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/mount/format"
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/diskmount"
 	"github.com/podvol/podvol/volume/internal/hostfiles"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/meter"
@@ -53,9 +52,7 @@ type plugin struct {
 	owning keylock.Map[string]
 	// cleaning and looking are calls that a disk may hang in, by path.
 	cleaning, looking blockingcall.Group[string]
-
-	formatting sync.Once
-	formats    *format.Formatter // of formatter
+	disks             diskmount.Disks
 }
 
 var (

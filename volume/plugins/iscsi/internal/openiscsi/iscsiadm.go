@@ -2,6 +2,7 @@ package openiscsi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,13 +86,21 @@ func (c Config) find(program string) (string, error) {
 	if dirs == nil {
 		dirs = append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/sbin", "/usr/bin", "/bin")
 	}
+	var unknown error // it may be there
 	for _, dir := range dirs {
+		if !filepath.IsAbs(dir) {
+			continue
+		}
 		path := filepath.Join(dir, program)
-		if info, err := os.Stat(path); filepath.IsAbs(dir) && err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+		info, err := os.Stat(path)
+		if err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
 			return path, nil
 		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
+			unknown = cmp.Or(unknown, err)
+		}
 	}
-	return "", &exec.Error{Name: program, Err: exec.ErrNotFound}
+	return "", cmp.Or(unknown, error(&exec.Error{Name: program, Err: exec.ErrNotFound}))
 }
 
 // iscsiadm calls iscsiadm about a target. No argument is secret.

@@ -30,13 +30,21 @@ func (i *Initiator) multipath(disks []string) (string, error) {
 func isMapped(d Device) bool { return strings.HasPrefix(filepath.Base(d.Path), "dm-") }
 
 // hasMultipathd reports whether there is a daemon that makes devices of paths, by its socket.
-func (i *Initiator) hasMultipathd() bool {
+// An error means that no path may be used alone: the daemon may be about to take it.
+func (i *Initiator) hasMultipathd() (bool, error) {
 	sockets, err := os.ReadFile(filepath.Join(i.config.Proc, "net/unix"))
-	return err == nil && strings.Contains(string(sockets), "multipathd")
+	if err != nil {
+		return false, fmt.Errorf("whether multipathd is about to take the paths to the disk is not known: %w", err)
+	}
+	return strings.Contains(string(sockets), "multipathd"), nil
 }
 
 // removeMap removes a dm-multipath device that is not in use.
 func (i *Initiator) removeMap(ctx context.Context, mapped string) error {
+	path := filepath.Join(i.config.Dev, mapped)
+	if user, err := i.config.UsedBy(path); user != "" || err != nil {
+		return inUse(path, user, err)
+	}
 	name, err := attribute(i.block(mapped), "dm", "name")
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"net"
 	"os/exec"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -88,6 +89,9 @@ type Config struct {
 	ToolDirs []string
 	// Run runs a program to its end and returns its exit code; nil: that of this node.
 	Run func(ctx context.Context, program string, args ...string) (output string, code int, err error)
+	// UsedBy says what on this node has a device, other than the kernel, which is asked by an
+	// exclusive open; empty: nothing has it. Nil: nothing has any.
+	UsedBy func(device string) (user string, err error)
 	// Logger takes what is not the caller's failure; nil drops it.
 	Logger *slog.Logger
 	// Patience is for how long a disk may take to appear; 0: 30 s.
@@ -102,10 +106,11 @@ type Initiator struct {
 	// replacing is held while a record of the database is replaced.
 	replacing sync.Mutex
 	// number is a block device's, as in sysfs; put writes to a file of sysfs; open opens a disk
-	// that nothing else has.
+	// that nothing else has; lookup has the addresses of a host.
 	number func(path string) (string, error)
 	put    func(path, value string) error
 	open   func(path string) (int, error)
+	lookup func(ctx context.Context, host string) ([]string, error)
 }
 
 // New returns an Initiator. It does no I/O.
@@ -117,27 +122,61 @@ func New(c Config) *Initiator {
 	if c.Run == nil {
 		c.Run = c.run
 	}
+	if c.UsedBy == nil {
+		c.UsedBy = func(string) (string, error) { return "", nil }
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	c.Patience = cmp.Or(c.Patience, 30*time.Second)
-	return &Initiator{config: c, number: number, put: put, open: openAlone}
+	return &Initiator{config: c, number: number, put: put, open: openAlone, lookup: net.DefaultResolver.LookupHost}
 }
 
 // Login makes sure that there is a session with each portal, and returns the disk. It is
 // idempotent. One session suffices: portals that do not answer are left out, and are tried
 // by the next Login.
 //
+//   - added is lun with the portals that did not show the disk before, also after an error.
+//     Logout of it undoes this call, and nothing of earlier ones.
 //   - chap is used for new sessions only; nil: there is no authentication.
-//   - The error is a *[volume.Failure] with one of the package's reasons, or that of ctx.
-//   - After an error there may be sessions, which Logout closes.
-func (i *Initiator) Login(ctx context.Context, lun LUN, chap *CHAP) (Device, error) {
+//   - The error is a *[volume.Failure] with one of the package's reasons, that of ctx, or one
+//     of the system's: what cannot be read is never taken for absent.
+func (i *Initiator) Login(ctx context.Context, lun LUN, chap *CHAP) (d Device, added LUN, err error) {
+	added = lun
+	added.Portals = nil
 	sessions, err := i.sessions(ctx, lun)
 	if err != nil {
-		return Device{}, err
+		return Device{}, added, err
 	}
+	if added.Portals, err = without(lun, sessions); err != nil {
+		return Device{}, LUN{}, err
+	}
+	d, err = i.login(ctx, lun, sessions, chap)
+	return d, added, err
+}
+
+// without are the portals of a LUN by which its disk is not there.
+func without(lun LUN, sessions []session) (portals []Portal, err error) {
+	for _, p := range lun.Portals {
+		n := slices.IndexFunc(sessions, func(s session) bool { return slices.Contains(s.portals, p) })
+		if n >= 0 {
+			disks, err := sessions[n].disks(lun.Number)
+			if err != nil {
+				return nil, err
+			}
+			if len(disks) > 0 {
+				continue
+			}
+		}
+		portals = append(portals, p)
+	}
+	return portals, nil
+}
+
+func (i *Initiator) login(ctx context.Context, lun LUN, sessions []session, chap *CHAP) (Device, error) {
 	failures := i.connectAll(ctx, lun, sessions, chap)
-	if sessions, err = i.sessions(ctx, lun); err != nil {
+	sessions, err := i.sessions(ctx, lun)
+	if err != nil {
 		return Device{}, err
 	}
 	if len(sessions) == 0 {
@@ -247,7 +286,10 @@ func (i *Initiator) await(ctx context.Context, lun LUN) (Device, error) {
 	mapped := time.Now().Add(multipathPatience)
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		d, err := i.Find(ctx, lun)
-		waits := err == nil && len(d.Disks) > 1 && !isMapped(d) && time.Now().Before(mapped) && i.hasMultipathd()
+		waits := false
+		if err == nil && len(d.Disks) > 1 && !isMapped(d) && time.Now().Before(mapped) {
+			waits, err = i.hasMultipathd()
+		}
 		if !waits && (err == nil || !errors.Is(err, ErrNoDisk) || !time.Now().Before(end)) {
 			return d, err
 		}
@@ -284,36 +326,38 @@ func (i *Initiator) Rescan(ctx context.Context, lun LUN) (Device, error) {
 //
 //   - The disk's data is flushed before. A failure of that is logged: the last user has seen
 //     it, and there is nobody left to write it.
-//   - A disk in use stays, with its session: the error matches [volume.ErrInUse].
+//   - A disk in use stays, with its session: the error matches [volume.ErrInUse]. The paths to
+//     it that are not in use go.
 func (i *Initiator) Logout(ctx context.Context, lun LUN) error {
 	sessions, err := i.sessions(ctx, lun)
 	if err != nil {
 		return err
 	}
-	if err := i.remove(ctx, lun, sessions); err != nil {
-		return err
+	busy := i.remove(ctx, lun, sessions)
+	if busy != nil && !errors.Is(busy, volume.ErrInUse) {
+		return busy
 	}
-	others := false
+	var open []session
 	for _, s := range sessions {
 		disks, err := s.disks()
 		if err != nil {
 			return err
 		}
 		if len(disks) > 0 {
-			others = true
+			open = append(open, s)
 			continue
 		}
 		if err := i.absent(i.iscsiadm(ctx, lun.IQN, s.portal(lun), "-m", "session", "-r", s.id, "--logout")); err != nil {
 			return err
 		}
 	}
-	if others {
-		return nil
-	}
 	for _, p := range lun.Portals {
+		if hasPortal(open, p) {
+			continue
+		}
 		if err := i.forget(ctx, lun, p); err != nil {
 			return err
 		}
 	}
-	return i.removeInterface(ctx, lun.Interface)
+	return cmp.Or(busy, i.removeInterface(ctx, lun.Interface))
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,16 +45,18 @@ type node struct {
 	codes    map[string]int    // exit codes of logins, by portal
 	ids      map[string]string // of disks, by "portal lun"; what is missing there is no disk
 	sessions int
-	records  []string // the records with which sessions were opened
+	users    map[string]string // of disks
+	records  []string          // the records with which sessions were opened
 	modes    []fs.FileMode
 }
 
 func newNode(t *testing.T) *node {
-	n := &node{t: t, dir: t.TempDir(), codes: map[string]int{}, ids: map[string]string{}}
+	n := &node{t: t, dir: t.TempDir(), codes: map[string]int{}, ids: map[string]string{}, users: map[string]string{}}
 	for _, dir := range []string{"sys/class/iscsi_session", "sys/class/iscsi_connection", "sys/class/scsi_host", "sys/block", "dev", "proc/net", "etc/iscsi"} {
 		n.must(os.MkdirAll(n.at(dir), 0o755))
 	}
-	n.initiator = openiscsi.New(openiscsi.Config{Sys: n.at("sys"), Dev: n.at("dev"), Proc: n.at("proc"), Databases: []string{n.at("var"), n.at("etc/iscsi")}, Run: n.run})
+	n.write("proc/net/unix", "Num RefCount Protocol Flags Type St Inode Path\n")
+	n.initiator = openiscsi.New(openiscsi.Config{UsedBy: n.usedBy, Sys: n.at("sys"), Dev: n.at("dev"), Proc: n.at("proc"), Databases: []string{n.at("var"), n.at("etc/iscsi")}, Run: n.run})
 	n.initiator.Replace(func(path string) (string, error) {
 		b, err := os.ReadFile(path)
 		return string(b), err
@@ -74,6 +77,8 @@ func (n *node) write(path, text string) {
 	n.t.Helper()
 	n.must(os.MkdirAll(filepath.Dir(n.at(path)), 0o755), os.WriteFile(n.at(path), []byte(text), 0o600))
 }
+
+func (n *node) usedBy(device string) (string, error) { return n.users[filepath.Base(device)], nil }
 
 func (n *node) run(ctx context.Context, program string, args ...string) (string, int, error) {
 	n.mu.Lock()
@@ -179,13 +184,13 @@ func TestLoginAndLogout(t *testing.T) {
 	n := newNode(t)
 	n.ids["10.0.0.1 3"], n.ids["10.0.0.1 4"] = "naa.6001", "naa.6002"
 	for range 2 { // the second time everything is there
-		d, err := n.initiator.Login(t.Context(), lun(3, "10.0.0.1"), nil)
+		d, _, err := n.initiator.Login(t.Context(), lun(3, "10.0.0.1"), nil)
 		want := openiscsi.Device{Path: n.at("dev/sd1x3"), Disks: []string{"sd1x3"}, ID: "naa.6001", Size: 1 << 20}
 		if diff := cmp.Diff(want, d); err != nil || diff != "" {
 			t.Fatalf("%v, the device (-want +got):\n%s", err, diff)
 		}
 	}
-	if _, err := n.initiator.Login(t.Context(), lun(4, "10.0.0.1"), nil); err != nil {
+	if _, _, err := n.initiator.Login(t.Context(), lun(4, "10.0.0.1"), nil); err != nil {
 		t.Fatal(err)
 	}
 	if logins := n.called("--login"); logins != 1 {
@@ -213,7 +218,7 @@ func TestPasswordsAreInTheRecordAlone(t *testing.T) {
 	n := newNode(t)
 	n.ids["10.0.0.1 0"] = "naa.6001"
 	chap := &openiscsi.CHAP{Username: "node", Password: "first secret", UsernameIn: "target", PasswordIn: "second secret"}
-	if _, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1"), chap); err != nil {
+	if _, _, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1"), chap); err != nil {
 		t.Fatal(err)
 	}
 	want := `# BEGIN RECORD 2.1.8
@@ -243,7 +248,7 @@ func TestRefusedLoginLeavesNoPassword(t *testing.T) {
 	for code, want := range map[int]error{24: openiscsi.ErrLogin, 5: openiscsi.ErrLogin, 8: openiscsi.ErrUnreachable, 20: openiscsi.ErrNoInitiator} {
 		n := newNode(t)
 		n.codes["10.0.0.1"] = code
-		_, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1"), &openiscsi.CHAP{Username: "node", Password: "first secret"})
+		_, _, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1"), &openiscsi.CHAP{Username: "node", Password: "first secret"})
 		if _, ok := errors.AsType[*volume.Failure](err); !ok || !errors.Is(err, want) || strings.Contains(err.Error(), "first secret") {
 			t.Errorf("code %d: %v", code, err)
 		}
@@ -262,11 +267,11 @@ func TestOnePortalIsEnough(t *testing.T) {
 	n.codes["10.0.0.1"] = 8
 	n.ids["10.0.0.1 0"], n.ids["10.0.0.2 0"] = "naa.6001", "naa.6001"
 	both := lun(0, "10.0.0.1", "10.0.0.2")
-	if d, err := n.initiator.Login(t.Context(), both, nil); err != nil || len(d.Disks) != 1 {
+	if d, _, err := n.initiator.Login(t.Context(), both, nil); err != nil || len(d.Disks) != 1 {
 		t.Fatalf("%+v, %v", d, err)
 	}
 	delete(n.codes, "10.0.0.1") // it is back
-	d, err := n.initiator.Login(t.Context(), both, nil)
+	d, _, err := n.initiator.Login(t.Context(), both, nil)
 	if err != nil || len(d.Disks) != 2 {
 		t.Fatalf("%+v, %v", d, err)
 	}
@@ -294,7 +299,7 @@ func TestOnePortalIsEnough(t *testing.T) {
 func TestTwoDisksBehindOneNumberAreRefused(t *testing.T) {
 	n := newNode(t)
 	n.ids["10.0.0.1 0"], n.ids["10.0.0.2 0"] = "naa.6001", "naa.6002"
-	if _, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1", "10.0.0.2"), nil); !errors.Is(err, openiscsi.ErrNotOneDisk) {
+	if _, _, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1", "10.0.0.2"), nil); !errors.Is(err, openiscsi.ErrNotOneDisk) {
 		t.Errorf("Login = %v", err)
 	}
 }
@@ -303,7 +308,7 @@ func TestADiskThatNeverAppears(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		begin := time.Now()
-		_, err := n.initiator.Login(t.Context(), lun(9, "10.0.0.1"), nil)
+		_, _, err := n.initiator.Login(t.Context(), lun(9, "10.0.0.1"), nil)
 		if took := time.Since(begin); !errors.Is(err, openiscsi.ErrNoDisk) || took < 30*time.Second || took > 31*time.Second {
 			t.Errorf("after %v: %v", took, err)
 		}
@@ -317,7 +322,7 @@ func TestADiskThatNeverAppears(t *testing.T) {
 func TestADiskInUseStays(t *testing.T) {
 	n := newNode(t)
 	n.ids["10.0.0.1 0"] = "naa.6001"
-	d, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1"), nil)
+	d, _, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1"), nil)
 	n.must(err)
 	n.initiator.Replace(func(string) (string, error) { return "8:1", nil }, func(path, value string) error {
 		if strings.HasSuffix(path, "/delete") {
@@ -338,7 +343,7 @@ func TestOwnNameOfTheInitiator(t *testing.T) {
 	n.ids["10.0.0.1 0"] = "naa.6001"
 	l := lun(0, "10.0.0.1")
 	l.Interface = openiscsi.Interface{Name: "10.0.0.1:3260:pv", Base: "default", InitiatorName: "iqn.2026-01.com.example:node"}
-	_, err := n.initiator.Login(t.Context(), l, nil)
+	_, _, err := n.initiator.Login(t.Context(), l, nil)
 	n.must(err, n.initiator.Logout(t.Context(), l))
 	for _, call := range []string{
 		"-m iface -I 10.0.0.1:3260:pv -o new", "-I 10.0.0.1:3260:pv -o update -n iface.transport_name -v tcp",
@@ -355,7 +360,7 @@ func TestOwnNameOfTheInitiator(t *testing.T) {
 
 func TestWithoutOpenISCSI(t *testing.T) {
 	i := openiscsi.New(openiscsi.Config{Sys: t.TempDir(), ToolDirs: []string{t.TempDir()}})
-	_, err := i.Login(t.Context(), lun(0, "10.0.0.1"), nil)
+	_, _, err := i.Login(t.Context(), lun(0, "10.0.0.1"), nil)
 	if !errors.Is(err, openiscsi.ErrNoInitiator) || !errors.Is(err, exec.ErrNotFound) {
 		t.Errorf("Login = %v", err)
 	}
@@ -374,11 +379,11 @@ func TestPrograms(t *testing.T) {
 		}
 	}
 	program("echo it is refused; exit 24")
-	if _, err := i.Login(t.Context(), lun(0, "10.0.0.1"), nil); !errors.Is(err, openiscsi.ErrLogin) || !strings.Contains(err.Error(), "it is refused") {
+	if _, _, err := i.Login(t.Context(), lun(0, "10.0.0.1"), nil); !errors.Is(err, openiscsi.ErrLogin) || !strings.Contains(err.Error(), "it is refused") {
 		t.Errorf("Login = %v", err)
 	}
 	program("kill -9 $$")
-	if _, err := i.Login(t.Context(), lun(0, "10.0.0.1"), nil); err == nil || !strings.Contains(err.Error(), "killed") {
+	if _, _, err := i.Login(t.Context(), lun(0, "10.0.0.1"), nil); err == nil || !strings.Contains(err.Error(), "killed") {
 		t.Errorf("a killed program: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -398,7 +403,7 @@ func TestPrograms(t *testing.T) {
 			runtime.Gosched()
 		}
 	}()
-	if _, err := i.Login(ctx, lun(0, "10.0.0.1"), nil); !errors.Is(err, context.Canceled) {
+	if _, _, err := i.Login(ctx, lun(0, "10.0.0.1"), nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("with an ended context: %v", err)
 	}
 }
@@ -408,7 +413,7 @@ func TestADiskThatCannotBeOpened(t *testing.T) {
 	for errno, removed := range map[unix.Errno]bool{unix.EIO: true, unix.ENXIO: true, unix.EBUSY: false, unix.EMFILE: false, unix.EPERM: false, unix.ENOENT: false} {
 		n := newNode(t)
 		n.ids["10.0.0.1 0"] = "naa.6001"
-		_, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1"), nil)
+		_, _, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1"), nil)
 		n.must(err)
 		n.initiator.ReplaceOpen(func(string) (int, error) { return -1, errno })
 		err = n.initiator.Logout(t.Context(), lun(0, "10.0.0.1"))
@@ -428,7 +433,7 @@ func TestSysfsThatCannotBeRead(t *testing.T) {
 		n := newNode(t)
 		n.ids["10.0.0.1 0"], n.ids["10.0.0.1 1"] = "naa.6001", "naa.6002"
 		for number := range 2 {
-			_, err := n.initiator.Login(t.Context(), lun(number, "10.0.0.1"), nil)
+			_, _, err := n.initiator.Login(t.Context(), lun(number, "10.0.0.1"), nil)
 			n.must(err)
 		}
 		n.must(os.RemoveAll(n.at(broken)), os.Symlink(filepath.Base(broken), n.at(broken))) // ELOOP
@@ -444,9 +449,9 @@ func TestSysfsThatCannotBeRead(t *testing.T) {
 func TestPathsWithoutAnIDAreRefused(t *testing.T) {
 	n := newNode(t)
 	n.ids["10.0.0.1 0"], n.ids["10.0.0.2 0"] = "", ""
-	_, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1"), nil)
+	_, _, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1"), nil)
 	n.must(err)
-	if _, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1", "10.0.0.2"), nil); !errors.Is(err, openiscsi.ErrNotOneDisk) {
+	if _, _, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1", "10.0.0.2"), nil); !errors.Is(err, openiscsi.ErrNotOneDisk) {
 		t.Errorf("Login = %v", err)
 	}
 }
@@ -457,7 +462,7 @@ func TestALoginAfterAnAbandonedRemoval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
 		n.ids["10.0.0.1 0"] = "naa.6001"
-		_, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1"), nil)
+		_, _, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1"), nil)
 		n.must(err)
 		released := make(chan struct{})
 		n.initiator.ReplaceOpen(func(string) (int, error) {
@@ -470,7 +475,7 @@ func TestALoginAfterAnAbandonedRemoval(t *testing.T) {
 			return do(ctx)
 		}
 		login := func(ctx context.Context) error {
-			_, err := n.initiator.Login(ctx, lun(0, "10.0.0.1"), nil)
+			_, _, err := n.initiator.Login(ctx, lun(0, "10.0.0.1"), nil)
 			return err
 		}
 		err = short(func(ctx context.Context) error { return n.initiator.Logout(ctx, lun(0, "10.0.0.1")) })
@@ -506,7 +511,7 @@ func TestTheDatabaseIsNeverLeftLocked(t *testing.T) {
 		}
 		return n.run(running, program, args...)
 	}})
-	if _, err := i.Login(ctx, lun(0, "10.0.0.1"), nil); !errors.Is(err, context.Canceled) || calls != 1 {
+	if _, _, err := i.Login(ctx, lun(0, "10.0.0.1"), nil); !errors.Is(err, context.Canceled) || calls != 1 {
 		t.Errorf("after %d calls: %v", calls, err)
 	}
 }
@@ -517,7 +522,7 @@ func TestLeftFilesAreRemoved(t *testing.T) {
 	n.ids["10.0.0.1 0"], n.ids["10.0.0.2 0"] = "naa.6001", "naa.6001"
 	n.write("etc/iscsi/.podvol-123", "node.session.auth.password = first secret\n")
 	n.write("etc/iscsi/iscsid.conf", "")
-	_, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1", "10.0.0.2"), nil)
+	_, _, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1", "10.0.0.2"), nil)
 	n.must(err)
 	var names []string
 	all, err := os.ReadDir(n.at("etc/iscsi"))
@@ -535,7 +540,7 @@ func TestUsedElsewhere(t *testing.T) {
 	var d openiscsi.Device
 	for _, host := range []string{"10.0.0.3", "10.0.0.2", "10.0.0.1"} {
 		var err error
-		d, err = n.initiator.Login(t.Context(), lun(0, host), nil)
+		d, _, err = n.initiator.Login(t.Context(), lun(0, host), nil)
 		n.must(err)
 	}
 	for errno, want := range map[unix.Errno]string{unix.EBUSY: n.at("dev/sd2x0"), unix.EIO: "", unix.EMFILE: ""} {
@@ -544,9 +549,121 @@ func TestUsedElsewhere(t *testing.T) {
 			opened = append(opened, path)
 			return -1, errno
 		})
-		got, err := n.initiator.UsedElsewhere(t.Context(), d)
+		got, _, err := n.initiator.UsedElsewhere(t.Context(), d, n.usedBy)
 		if got != want || (err != nil) != (errno == unix.EMFILE) || !slices.Equal(opened, []string{n.at("dev/sd2x0")}) {
 			t.Errorf("%v: %q, %v, looked at %q", errno, got, err, opened)
 		}
+	}
+}
+
+// A node of the disk that something has been given, such as a pod, is no mount of it.
+func TestAUserThatTheKernelDoesNotKnow(t *testing.T) {
+	n := newNode(t)
+	n.ids["10.0.0.1 0"], n.ids["10.0.0.2 0"] = "naa.6001", "naa.6001"
+	d, _, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1"), nil)
+	n.must(err)
+	other, _, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.2"), nil)
+	n.must(err)
+	n.initiator.ReplaceOpen(func(path string) (int, error) { return unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	n.users[filepath.Base(d.Path)] = "pod"
+	if path, user, err := n.initiator.UsedElsewhere(t.Context(), other, n.usedBy); path != d.Path || user != "pod" || err != nil {
+		t.Errorf("UsedElsewhere = %q, %q, %v", path, user, err)
+	}
+	// Of two paths one goes, and the other stays with its session.
+	if err := n.initiator.Logout(t.Context(), lun(0, "10.0.0.1", "10.0.0.2")); !errors.Is(err, volume.ErrInUse) || !strings.Contains(err.Error(), "pod") {
+		t.Errorf("Logout = %v", err)
+	}
+	if n.called("-r 2 --logout") != 1 || n.called("-r 1 --logout") != 0 {
+		t.Errorf("calls: %q", n.calls)
+	}
+	if _, err := n.initiator.Find(t.Context(), lun(0, "10.0.0.1")); err != nil {
+		t.Errorf("the disk in use: %v", err)
+	}
+}
+
+// Login says what it has added, so that no more is undone: neither the disk of an earlier
+// login, nor the session of another disk.
+func TestLoginSaysWhatItAdded(t *testing.T) {
+	n := newNode(t)
+	n.ids["10.0.0.1 0"], n.ids["10.0.0.1 1"], n.ids["10.0.0.2 0"] = "naa.6001", "naa.6002", "naa.6003"
+	login := func(l openiscsi.LUN, want ...string) openiscsi.LUN {
+		t.Helper()
+		_, added, _ := n.initiator.Login(t.Context(), l, nil)
+		if wanted := lun(l.Number, want...); !slices.Equal(added.Portals, wanted.Portals) || added.Number != l.Number || added.IQN != l.IQN {
+			t.Errorf("added %+v, want %+v", added, wanted)
+		}
+		return added
+	}
+	login(lun(0, "10.0.0.1"), "10.0.0.1")
+	login(lun(0, "10.0.0.1"))
+	added := login(lun(1, "10.0.0.1"), "10.0.0.1") // by the same session
+	n.must(n.initiator.Logout(t.Context(), added))
+	added = login(lun(0, "10.0.0.1", "10.0.0.2"), "10.0.0.2") // which is another disk there
+	n.must(n.initiator.Logout(t.Context(), added))
+	if n.called("--logout") != 1 || n.called("-r 2 --logout") != 1 {
+		t.Errorf("calls: %q", n.calls)
+	}
+	if _, err := n.initiator.Find(t.Context(), lun(0, "10.0.0.1")); err != nil {
+		t.Errorf("the first disk: %v", err)
+	}
+}
+
+// A daemon that may be about to take the paths is waited for; whether there is one is known.
+func TestMultipathdThatCannotBeAskedAfter(t *testing.T) {
+	n := newNode(t)
+	n.ids["10.0.0.1 0"], n.ids["10.0.0.2 0"] = "naa.6001", "naa.6001"
+	n.must(os.Remove(n.at("proc/net/unix")), os.Symlink("unix", n.at("proc/net/unix")))
+	if d, _, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1", "10.0.0.2"), nil); !errors.Is(err, unix.ELOOP) || errors.Is(err, openiscsi.ErrNoDisk) {
+		t.Errorf("Login = %+v, %v", d, err)
+	}
+	if d, _, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1"), nil); err != nil || len(d.Disks) != 1 {
+		t.Errorf("with one path: %+v, %v", d, err)
+	}
+}
+
+// A portal's name that cannot be resolved now may be that of a session.
+func TestNamesOfPortals(t *testing.T) {
+	n := newNode(t)
+	n.ids["10.0.0.1 0"], n.ids["storage.example 0"] = "naa.6001", "naa.6001"
+	failure := &net.DNSError{Err: "server misbehaving", Name: "storage.example", IsTemporary: true}
+	var addresses []string
+	n.initiator.ReplaceLookup(func(context.Context, string) ([]string, error) {
+		if addresses == nil {
+			return nil, failure
+		}
+		return addresses, nil
+	})
+	_, _, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1"), nil)
+	n.must(err)
+	named := lun(0, "storage.example")
+	for _, call := range []func() error{
+		func() error { _, err := n.initiator.Find(t.Context(), named); return err },
+		func() error { return n.initiator.Logout(t.Context(), named) },
+		func() error { _, _, err := n.initiator.Login(t.Context(), named, nil); return err },
+	} {
+		if err := call(); !errors.Is(err, failure) {
+			t.Errorf("err = %v", err)
+		}
+	}
+	addresses = []string{"10.0.0.1"}
+	if _, err := n.initiator.Find(t.Context(), named); err != nil {
+		t.Errorf("by its address: %v", err)
+	}
+	addresses, failure.IsTemporary, failure.IsNotFound = nil, false, true
+	if _, err := n.initiator.Find(t.Context(), named); !errors.Is(err, openiscsi.ErrNoDisk) {
+		t.Errorf("a name that nothing has: %v", err)
+	}
+	if _, _, err := n.initiator.Login(t.Context(), named, nil); err != nil { // the sessions' own names need no resolver
+		t.Error(err)
+	}
+}
+
+// The file of a device that cannot be looked at is not a missing one.
+func TestADeviceThatCannotBeLookedAt(t *testing.T) {
+	n := newNode(t)
+	n.ids["10.0.0.1 0"] = "naa.6001"
+	n.initiator.Replace(func(string) (string, error) { return "", &fs.PathError{Op: "stat", Err: unix.EACCES} }, n.put)
+	if _, _, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1"), nil); !errors.Is(err, unix.EACCES) || errors.Is(err, openiscsi.ErrNoDisk) {
+		t.Errorf("Login = %v", err)
 	}
 }

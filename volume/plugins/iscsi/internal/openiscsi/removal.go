@@ -32,12 +32,17 @@ func (i *Initiator) remove(ctx context.Context, lun LUN, sessions []session) err
 	if err != nil {
 		return err
 	}
+	var busy error
 	for _, disk := range disks {
-		if err := i.calls.Do(ctx, disk, func() error { return i.removeDisk(ctx, disk) }); err != nil {
+		err := i.calls.Do(ctx, disk, func() error { return i.removeDisk(ctx, disk) })
+		if errors.Is(err, volume.ErrInUse) {
+			busy, err = err, nil
+		}
+		if err != nil {
 			return err
 		}
 	}
-	return nil
+	return busy
 }
 
 // removeDisk has the disk for itself until the kernel has forgotten it: nothing can begin to
@@ -47,10 +52,12 @@ func (i *Initiator) removeDisk(ctx context.Context, disk string) error {
 	fd, err := eintr.Get(func() (int, error) { return i.open(path) })
 	switch {
 	case errors.Is(err, unix.EBUSY):
-		return &volume.Failure{Cause: volume.ErrInUse, Subject: path, What: fmt.Sprintf("the disk %s is in use on this node", path), Err: err,
-			Next: "it is given back once it is not mounted any more, nor part of another device"}
+		return inUse(path, "it is mounted, or part of another device", err)
 	case err == nil:
 		defer unix.Close(fd)
+		if user, err := i.config.UsedBy(path); user != "" || err != nil {
+			return inUse(path, user, err)
+		}
 		if err := eintr.Do(func() error { return unix.Fsync(fd) }); err != nil {
 			i.config.Logger.Warn("a disk could not be flushed before it was given back", "disk", path, "error", err)
 		}
@@ -69,6 +76,15 @@ func (i *Initiator) removeDisk(ctx context.Context, disk string) error {
 	return err
 }
 
+// inUse says who has a disk, or that this is not known.
+func inUse(path, user string, err error) error {
+	if user == "" {
+		return fmt.Errorf("whether the disk %s is in use is not known: %w", path, err)
+	}
+	return &volume.Failure{Cause: volume.ErrInUse, Subject: path, What: fmt.Sprintf("the disk %s is in use on this node: %s", path, user), Err: err,
+		Next: "it is given back once nothing uses it any more"}
+}
+
 // isDead reports whether a disk cannot be opened because it does not answer, so that nothing
 // can use it.
 func isDead(err error) bool {
@@ -80,43 +96,50 @@ func openAlone(path string) (int, error) {
 }
 
 // UsedElsewhere returns another path to the disk of d, by its identity, that is in use on this
-// node: mounted, or part of a device other than d. Empty: there is none.
-func (i *Initiator) UsedElsewhere(ctx context.Context, d Device) (string, error) {
+// node, and by what: it is mounted, part of a device other than d, or usedBy says so of it.
+// Empty: there is none.
+func (i *Initiator) UsedElsewhere(ctx context.Context, d Device, usedBy func(device string) (user string, err error)) (path, user string, err error) {
 	if d.ID == "" {
-		return "", nil
+		return "", "", nil
 	}
 	disks, err := entries(filepath.Join(i.config.Sys, "block"))
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	for _, disk := range disks {
-		path := filepath.Join(i.config.Dev, disk)
-		if path == d.Path || isMapped(d) && slices.Contains(d.Disks, disk) {
-			continue
-		}
-		id, err := i.id(disk)
-		if err != nil || id != d.ID {
-			if err != nil {
-				return "", err
-			}
-			continue
-		}
-		held, err := i.multipath([]string{disk})
+		is, err := i.isAnotherPath(disk, d)
 		if err != nil {
-			return "", err
+			return "", "", err
 		}
-		if held != "" && filepath.Join(i.config.Dev, held) == d.Path {
+		if !is {
 			continue
 		}
+		path := filepath.Join(i.config.Dev, disk)
 		err = i.calls.Do(ctx, disk, func() error { return i.checkFree(path) })
 		if errors.Is(err, unix.EBUSY) {
-			return path, nil
+			return path, "it is mounted, or part of another device", nil
 		}
 		if err != nil {
-			return "", err
+			return "", "", err
+		}
+		if user, err := usedBy(path); user != "" || err != nil {
+			return path, user, err
 		}
 	}
-	return "", nil
+	return "", "", nil
+}
+
+// isAnotherPath reports whether a disk is that of d, and neither d itself nor a part of it.
+func (i *Initiator) isAnotherPath(disk string, d Device) (bool, error) {
+	if filepath.Join(i.config.Dev, disk) == d.Path || isMapped(d) && slices.Contains(d.Disks, disk) {
+		return false, nil
+	}
+	id, err := i.id(disk)
+	if err != nil || id != d.ID {
+		return false, err
+	}
+	held, err := i.multipath([]string{disk})
+	return held == "" || filepath.Join(i.config.Dev, held) != d.Path, err
 }
 
 // checkFree fails while something has a disk for itself; what is dead has no user.

@@ -57,11 +57,9 @@ func (i *Initiator) sessions(ctx context.Context, lun LUN) (found []session, err
 		}
 	}
 	for _, p := range lun.Portals {
-		names := []string{p.Host}
-		if net.ParseIP(p.Host) == nil && len(all) > 0 {
-			if resolved, err := net.DefaultResolver.LookupHost(ctx, p.Host); err == nil {
-				names = append(names, resolved...)
-			}
+		names, err := i.namesOf(ctx, p, all)
+		if err != nil {
+			return nil, err
 		}
 		for _, s := range all {
 			if s.isAt(names, p.Port) && !hasSession(found, s.id) {
@@ -71,6 +69,24 @@ func (i *Initiator) sessions(ctx context.Context, lun LUN) (found []session, err
 		}
 	}
 	return found, nil
+}
+
+// namesOf returns what a session with a portal may have for its host: the portal's, or else what
+// that resolves to.
+func (i *Initiator) namesOf(ctx context.Context, p Portal, sessions []session) ([]string, error) {
+	names := []string{p.Host}
+	named := slices.ContainsFunc(sessions, func(s session) bool { return s.isAt(names, p.Port) })
+	if named || len(sessions) == 0 || net.ParseIP(p.Host) != nil {
+		return names, nil
+	}
+	resolved, err := i.lookup(ctx, p.Host)
+	if failed, ok := errors.AsType[*net.DNSError](err); ok && failed.IsNotFound {
+		return names, nil // no session of this name was opened by an address
+	}
+	if err != nil {
+		return nil, fmt.Errorf("whether a session is with portal %s is not known: %w", p, err)
+	}
+	return append(names, resolved...), nil
 }
 
 // session reads a session from sysfs. isOf is false if it is another target's or interface's,
@@ -257,10 +273,7 @@ func (i *Initiator) device(lun LUN, sessions []session) (Device, error) {
 		return Device{}, noDisk(lun, "the kernel does not know its size yet")
 	}
 	d.Size, d.Path = sectors*512, filepath.Join(i.config.Dev, name)
-	if err := i.checkNode(d.Path, name); err != nil {
-		return Device{}, noDisk(lun, err.Error())
-	}
-	return d, nil
+	return d, i.checkNode(lun, d.Path, name)
 }
 
 func noDisk(lun LUN, why string) error {
@@ -268,15 +281,19 @@ func noDisk(lun LUN, why string) error {
 		Next: "check lun, and whether the target lets this node have it"}
 }
 
-// checkNode makes sure that the file of a device is there, and is that device's.
-func (i *Initiator) checkNode(path, name string) error {
+// checkNode makes sure that the file of a device is there, and is that device's. One that may
+// still come, or be replaced, is no disk yet.
+func (i *Initiator) checkNode(lun LUN, path, name string) error {
 	is, err := i.number(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return noDisk(lun, err.Error())
+	}
 	if err != nil {
 		return err
 	}
 	want, err := attribute(i.block(name), "dev")
 	if err == nil && is != want {
-		err = fmt.Errorf("%s is the device %s, not %s", path, is, want)
+		err = noDisk(lun, fmt.Sprintf("%s is the device %s, not %s", path, is, want))
 	}
 	return err
 }
