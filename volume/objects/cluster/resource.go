@@ -80,8 +80,11 @@ var resources = map[string]resource{
 		func(c kubernetes.Interface, _ string) client[*storagev1.CSINode, *storagev1.CSINodeList] {
 			return c.StorageV1().CSINodes()
 		}),
-	"VolumeAttachment": plain(storagev1.SchemeGroupVersion.WithResource("volumeattachments"),
+	"VolumeAttachment": withStatus(plain(storagev1.SchemeGroupVersion.WithResource("volumeattachments"),
 		func(c kubernetes.Interface, _ string) client[*storagev1.VolumeAttachment, *storagev1.VolumeAttachmentList] {
+			return c.StorageV1().VolumeAttachments()
+		}),
+		func(c kubernetes.Interface, _ string) statusClient[*storagev1.VolumeAttachment] {
 			return c.StorageV1().VolumeAttachments()
 		}),
 	"CSIStorageCapacity": plain(storagev1.SchemeGroupVersion.WithResource("csistoragecapacities"),
