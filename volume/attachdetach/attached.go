@@ -40,6 +40,15 @@ type attachment struct {
 // isGoing reports whether what is attached is detached, or may be at any moment.
 func (a *attachment) isGoing() bool { return a.deleted || a.object.DeletionTimestamp != nil }
 
+// detachError is why the last attempt to detach has failed; nil: it is not being detached, or
+// none has.
+func (a *attachment) detachError() *storagev1.VolumeError {
+	if a == nil || a.object.DeletionTimestamp == nil {
+		return nil
+	}
+	return a.object.Status.DetachError
+}
+
 // isUnnamed reports whether the unique name of the volume is not known.
 func (a *attachment) isUnnamed() bool {
 	return a.volume == unnamed(a.object)

@@ -81,6 +81,10 @@ type Config struct {
 //   - A node that is gone (its Node is deleted), or is not Ready and has the
 //     [OutOfServiceTaint], is not waited for. Pods there that are being deleted want nothing.
 //   - A failed look-up never counts as not wanted.
+//   - Kubernetes' controller makes no VolumeAttachment for a plugin's volume. What a node lists
+//     from it counts as attached, until no pod there wants it and the node does not use it. So
+//     do inline volumes of plugins, which the API takes in no VolumeAttachment: they are listed
+//     for each node that wants them.
 //   - Nodes without [ManagedAnnotation] are left alone. So are VolumeAttachments that no
 //     attach/detach controller has made, by their names.
 //   - As many volumes of a CSI driver are attached to a node as its CSINode allows.
@@ -95,6 +99,7 @@ type Controller struct {
 	attachments *latest.Objects[*storagev1.VolumeAttachment]
 	wishes      *wishes
 	attached    *attachedTable
+	listed      *listedTable
 	tell        *teller
 	queue       *work.Queue[key]
 	telling     telling
@@ -111,7 +116,7 @@ type key struct {
 // New returns a controller that does nothing until it is run.
 func New(config Config) *Controller {
 	c := &Controller{objects: config.Objects, plugins: config.Plugins, translator: config.Translator, log: config.Logger, detachAfter: config.DetachAfter,
-		wishes: newWishes(), attached: newAttachedTable(), tell: newTeller(config.Events)}
+		wishes: newWishes(), attached: newAttachedTable(), listed: newListedTable(), tell: newTeller(config.Events)}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}

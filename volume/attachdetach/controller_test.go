@@ -10,6 +10,8 @@ package attachdetach_test
 //     node ceased to be Ready, and not from when a pod went.
 //   - A VolumeAttachment that is not named as a controller would name it is not detached.
 //     Upstream looks at no names, and at VolumeAttachments only when it starts.
+//   - A plugin's volume gets a VolumeAttachment, too, but for an inline one. Upstream has the
+//     node's list only.
 //   - In-tree volumes of CSI drivers are translated for all nodes, whatever their CSINodes say.
 
 import (
@@ -343,9 +345,12 @@ type lunPlugin struct{ volume.AttachableVolumePlugin }
 func (lunPlugin) Init(volume.VolumeHost) error { return nil }
 func (lunPlugin) GetPluginName() string        { return "example.com/lun" }
 func (lunPlugin) CanSupport(spec *volume.Spec) bool {
-	return spec.PersistentVolume != nil && spec.PersistentVolume.Spec.ISCSI != nil
+	return spec.PersistentVolume != nil && spec.PersistentVolume.Spec.ISCSI != nil || spec.Volume != nil && spec.Volume.ISCSI != nil
 }
 func (lunPlugin) GetVolumeName(spec *volume.Spec) (string, error) {
+	if spec.Volume != nil {
+		return spec.Volume.ISCSI.IQN, nil
+	}
 	return spec.PersistentVolume.Spec.ISCSI.IQN, nil
 }
 func (lunPlugin) CanAttach(context.Context, *volume.Spec) (bool, error) { return true, nil }
@@ -353,18 +358,7 @@ func (lunPlugin) CanAttach(context.Context, *volume.Spec) (bool, error) { return
 // A plugin's volumes are attached as those of a CSI driver are, by an attacher of its name.
 func TestAPluginsVolumeIsAttached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, "a")
-		w.stop()
-		plugins, err := volume.NewVolumePluginMgr([]volume.VolumePlugin{lunPlugin{}}, &volume.Host{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.config.Plugins = plugins
-		w.change("PersistentVolume", "", "a", func(o metav1.Object) {
-			o.(*v1.PersistentVolume).Spec.PersistentVolumeSource = v1.PersistentVolumeSource{ISCSI: &v1.ISCSIPersistentVolumeSource{IQN: "iqn.a"}}
-		})
-		w.start()
-		w.agents["n0"].setOff(true)
+		w := newWorldOfLUNs(t, 1, "a")
 		w.addPod("p", "n0", "a")
 		w.settle()
 		w.wantAttachments("a@n0+")
@@ -386,6 +380,7 @@ func TestAttachmentsOfOthersAreLeftAlone(t *testing.T) {
 		for name, pv := range map[string]string{"lonely": "nothing", "mine": "a"} {
 			w.create(foreignAttachment(name, pv))
 		}
+		w.settle()
 		w.addPod("p", "n0", "a")
 		w.settle()
 		w.wantAttachments("a@elsewhere+", "nothing@elsewhere+")

@@ -55,12 +55,15 @@ func (c *Controller) attachablePlugin(spec *volume.Spec) (volume.AttachableVolum
 	return volume.AsAttachable(plugin)
 }
 
+// csiPrefix begins the unique names of CSI drivers' volumes.
+const csiPrefix = "kubernetes.io/csi/"
+
 // csiVolumes are those of all CSI drivers: what must be known of them is in the API.
 type csiVolumes struct{}
 
 func (csiVolumes) uniqueName(spec *volume.Spec) (v1.UniqueVolumeName, error) {
 	s := spec.PersistentVolume.Spec.CSI
-	return v1.UniqueVolumeName("kubernetes.io/csi/" + s.Driver + "^" + s.VolumeHandle), nil
+	return v1.UniqueVolumeName(csiPrefix + s.Driver + "^" + s.VolumeHandle), nil
 }
 
 func (csiVolumes) attacher(spec *volume.Spec) string { return spec.PersistentVolume.Spec.CSI.Driver }

@@ -38,9 +38,9 @@ func isFenced(node *v1.Node) bool {
 	return silent && slices.ContainsFunc(node.Spec.Taints, func(t v1.Taint) bool { return t.Key == OutOfServiceTaint })
 }
 
-// isUsed reports whether the node says that it uses the volume of an attachment.
-func isUsed(node *v1.Node, a *attachment) bool {
-	return slices.Contains(node.Status.VolumesInUse, a.volume)
+// isUsed reports whether the node says that it uses a volume.
+func isUsed(node *v1.Node, name v1.UniqueVolumeName) bool {
+	return slices.Contains(node.Status.VolumesInUse, name)
 }
 
 // isListed reports whether the node is told that a volume is attached.
@@ -51,6 +51,7 @@ func isListed(node *v1.Node, name v1.UniqueVolumeName) bool {
 // nodeChanged enqueues the volumes that a node's change concerns.
 func (c *Controller) nodeChanged(name types.NamespacedName, prior, now *v1.Node, how latest.Noticed) {
 	node := types.NodeName(name.Name)
+	c.listed.put(node, now)
 	switch {
 	case how == latest.Listed:
 	case prior == nil, now == nil, isManaged(prior) != isManaged(now), isFenced(prior) != isFenced(now), hasTurned(prior, now):
@@ -143,12 +144,12 @@ func (c *Controller) listFor(node *v1.Node) (list []v1.AttachedVolume) {
 	for _, a := range c.attached.on(types.NodeName(node.Name)) {
 		switch {
 		case !a.object.Status.Attached || a.isGoing():
-		case a.leaving && (!isUsed(node, &a) || c.isLost(node)):
+		case a.leaving && (!isUsed(node, a.volume) || c.isLost(node)):
 		default:
 			list = append(list, v1.AttachedVolume{Name: a.volume, DevicePath: a.object.Status.AttachmentMetadata[DevicePathKey]})
 		}
 	}
-	return sortedList(list)
+	return sortedList(append(list, c.withoutObject(node)...))
 }
 
 // DevicePathKey is the key, in a VolumeAttachment's metadata, of the device's path on the

@@ -119,8 +119,8 @@ func specName(p *podWishes, name v1.UniqueVolumeName) string {
 // ends that.
 func (c *Controller) tellMultiAttach(s, other *site) {
 	details := ""
-	if object := other.has.object; object.DeletionTimestamp != nil && object.Status.DetachError != nil {
-		details = ": " + object.Status.DetachError.Message
+	if trouble := other.has.detachError(); trouble != nil {
+		details = ": " + trouble.Message
 	}
 	for _, p := range s.holders {
 		why := whyHeld(other, podsOf(other.holders, p.pod.Namespace))
@@ -130,23 +130,23 @@ func (c *Controller) tellMultiAttach(s, other *site) {
 
 // whyHeld says why a node keeps a volume, and what to do. users are the pods that use it.
 func whyHeld(other *site, users string) string {
-	object, node := other.has.object, other.object
+	node, used := other.object, other.object != nil && isUsed(other.object, other.name)
 	switch {
-	case object.DeletionTimestamp != nil && object.Status.DetachError != nil:
+	case other.has.detachError() != nil:
 		return "detaching it fails"
-	case other.has.isGoing():
-		return fmt.Sprintf("it is being detached (VolumeAttachment %s)", object.Name)
-	case other.has.foreign:
-		return fmt.Sprintf("no attach/detach controller has made VolumeAttachment %s, so whoever made it must delete it", object.Name)
+	case other.has != nil && other.has.isGoing():
+		return fmt.Sprintf("it is being detached (VolumeAttachment %s)", other.has.object.Name)
+	case other.has != nil && other.has.foreign:
+		return fmt.Sprintf("no attach/detach controller has made VolumeAttachment %s, so whoever made it must delete it", other.has.object.Name)
 	case node == nil:
 		return "its Node object is gone, so it is detached"
 	case !isManaged(node):
 		return fmt.Sprintf("that node attaches by itself (it has no annotation %s), so only it can detach it", ManagedAnnotation)
-	case !isReady(node) && (users != "" || isUsed(node, other.has)):
+	case !isReady(node) && (users != "" || used):
 		return fmt.Sprintf("that node does not answer, and may still write to it. Have it come back; or, if it is switched off for sure, taint it %s=nodeshutdown:NoExecute and delete its pods, or delete its Node", OutOfServiceTaint)
 	case users != "":
 		return users + " there, and must go first"
-	case isUsed(node, other.has):
+	case used:
 		return "no pod there wants it, but that node still has it mounted; see the events and the log of its agent"
 	}
 	return "it is about to be detached"

@@ -25,6 +25,8 @@ type site struct {
 	object *v1.Node
 	// has is the volume's attachment to the node; nil: there is none.
 	has *attachment
+	// listed: the node lists it as attached.
+	listed bool
 	// holders are the pods of the node that have the volume, or want it.
 	holders []*podWishes
 	// lostIn is when those of them that are being deleted cease to; 0: that is not known.
@@ -60,6 +62,13 @@ func (c *Controller) sitesOf(ctx context.Context, name v1.UniqueVolumeName) ([]*
 			return nil, err
 		}
 		s.has = &a
+	}
+	for _, node := range c.listed.on(name) {
+		s, err := at(node)
+		if err != nil {
+			return nil, err
+		}
+		s.listed = s.object != nil
 	}
 	for _, p := range c.wishes.of(name) {
 		s, err := at(p.node)
@@ -98,8 +107,12 @@ func (c *Controller) syncVolume(ctx context.Context, name v1.UniqueVolumeName) (
 	}
 	var errs []error
 	for _, s := range sites {
-		if s.has != nil && (s.has.deleted || len(s.holders) == 0) {
+		switch {
+		case s.has != nil && (s.has.deleted || len(s.holders) == 0):
 			errs = append(errs, c.detach(ctx, s))
+		case s.has == nil && s.listed && len(s.holders) == 0:
+			c.queue.Enqueue(key{object: nodeRef(s.node)})
+			s.lostIn = c.untilLost(s.object)
 		}
 		if s.lostIn > 0 && (after == 0 || s.lostIn < after) {
 			after = s.lostIn
@@ -144,7 +157,7 @@ func (c *Controller) isFree(s *site) bool {
 	switch {
 	case !exists:
 		return false
-	case isUsed(node, s.has) && !c.isLost(node):
+	case isUsed(node, s.name) && !c.isLost(node):
 		s.lostIn = c.untilLost(node)
 		c.setLeaving(s, false)
 		return false
@@ -153,7 +166,7 @@ func (c *Controller) isFree(s *site) bool {
 		c.queue.Enqueue(key{object: nodeRef(s.node)})
 		return false
 	}
-	if isUsed(node, s.has) {
+	if isUsed(node, s.name) {
 		c.forced.add(whyLost(node))
 	}
 	c.attached.delete(s.has)
@@ -242,7 +255,7 @@ func blocking(s *site, spec *volume.Spec, all []*site) *site {
 		return nil
 	}
 	for _, other := range all {
-		if other != s && other.has != nil {
+		if other != s && (other.has != nil || other.listed) {
 			return other
 		}
 	}

@@ -37,6 +37,9 @@ type wanted struct {
 	// attaches: it must be attached. Else it only stays attached, if it is: its driver has
 	// ceased to need that while it was mounted.
 	attaches bool
+	// listed: the node is told that it is attached, and there is no VolumeAttachment, as none can
+	// be made: it is an inline volume of a plugin. Any number of nodes may have it.
+	listed bool
 }
 
 // wishes are those of all pods.
@@ -185,8 +188,8 @@ func (c *Controller) takePod(ctx context.Context, pod *v1.Pod) error {
 
 // takeVolume adds a volume of a pod, if that must be attached.
 func (c *Controller) takeVolume(ctx context.Context, now *podWishes, v *v1.Volume) error {
-	if _, isClaim := claimbinding.ClaimOf(now.pod, v); !isClaim && c.translator == nil {
-		return nil // no other inline volume is attached from elsewhere than its node
+	if _, isClaim := claimbinding.ClaimOf(now.pod, v); !isClaim && c.translator == nil && c.plugins == nil {
+		return nil // no inline volume is attached
 	}
 	source := noting{c.objects, now.refs}
 	spec, err := podspec.Resolve(ctx, source, string(now.node), now.pod, v)
@@ -197,8 +200,11 @@ func (c *Controller) takeVolume(ctx context.Context, now *podWishes, v *v1.Volum
 		return err
 	}
 	spec, err = c.plugins.Translate(c.translator, spec, now.pod.Namespace)
-	if err != nil || spec.PersistentVolume == nil {
+	if err != nil {
 		return nil
+	}
+	if spec.PersistentVolume == nil {
+		return c.takeInline(ctx, now, spec)
 	}
 	kind, name, err := c.kindOf(spec)
 	if kind == nil || err != nil {
@@ -230,10 +236,17 @@ func (c *Controller) replaceWishes(name types.NamespacedName, now *podWishes) {
 		}
 		if prior.unsure && (now == nil || !now.unsure) {
 			c.enqueueVolumes(c.attached.volumesOn(prior.node))
+			c.queue.Enqueue(key{object: nodeRef(prior.node)})
+		}
+		if prior.hasListed() {
+			c.queue.Enqueue(key{object: nodeRef(prior.node)})
 		}
 	}
 	if now != nil {
 		c.enqueueVolumes(slices.Collect(maps.Keys(now.volumes)))
+		if now.hasListed() {
+			c.queue.Enqueue(key{object: nodeRef(now.node)})
+		}
 	}
 }
 
