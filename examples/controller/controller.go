@@ -26,6 +26,7 @@ import (
 	"github.com/podvol/podvol/volume/objects/cluster/election"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/release"
+	"github.com/podvol/podvol/volume/plugins/iscsi"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 )
 
@@ -55,10 +56,19 @@ func newController(o options, clientset kubernetes.Interface, leases coordinatio
 	if o.mode == modeAttach {
 		kinds = cluster.Config{Shared: []string{"Pod", "PersistentVolumeClaim", "PersistentVolume", "Node", "VolumeAttachment", "CSIDriver", "CSINode"}, Logger: log}
 	}
-	if c.objects, err = cluster.FromInformers(c.informers, clientset, kinds); err != nil || o.mode == modeAttach {
-		return c, err
+	if c.objects, err = cluster.FromInformers(c.informers, clientset, kinds); err != nil {
+		return nil, err
 	}
 	c.plugins = new(volume.VolumePluginMgr)
+	if o.mode == modeAttach {
+		// Plugins that attach, or have their volumes given to one node at a time.
+		host := &volume.Host{RootDir: o.rootDir, NodeName: "podvol-controller", Mounter: mounter, Attachments: clusterhost.NewAttachments(clientset)}
+		if err := c.plugins.InitPlugins([]volume.VolumePlugin{iscsi.New(iscsi.Config{Logger: log})}, host); err != nil {
+			c.objects.Close()
+			return nil, err
+		}
+		return c, nil
+	}
 	host := &volume.Host{
 		RootDir: o.rootDir, NodeName: "podvol-controller", Mounter: mounter,
 		Pods:     clusterhost.NewPodRunner(clientset, clusterhost.PodRunnerConfig{Logger: log}), // who empty volumes to recycle
@@ -125,14 +135,30 @@ func (c *controller) work(ctx context.Context) error {
 	recorder := broadcaster.NewRecorder(scheme.Scheme, v1.EventSource{Component: "podvol-controller"})
 	events := clusterhost.NewEvents(recorder).Objects()
 	if c.options.mode == modeAttach {
-		attaching := attachdetach.New(attachdetach.Config{Objects: c.objects, Events: events, Logger: c.log, DetachAfter: c.options.detachAfter, Workers: c.options.workers,
-			Translator: csitranslation.New(csitranslation.Config{})})
-		c.attaching.Store(attaching)
-		return attaching.Run(ctx)
+		return c.attach(ctx, events)
 	}
 	config := c.config()
 	config.Events = events
 	return persistentvolume.NewController(config).Run(ctx)
+}
+
+// attach decides what is attached where. The volumes of CSI drivers are attached by their
+// external-attachers, those of plugins here.
+func (c *controller) attach(ctx context.Context, events attachdetach.EventRecorder) error {
+	attaching := attachdetach.New(attachdetach.Config{Objects: c.objects, Plugins: c.plugins, Events: events, Logger: c.log, DetachAfter: c.options.detachAfter,
+		Workers: c.options.workers, Translator: csitranslation.New(csitranslation.Config{})})
+	c.attaching.Store(attaching)
+	attacher := attachdetach.NewAttacher(attachdetach.AttacherConfig{Objects: c.objects, Plugins: c.plugins, Logger: c.log})
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		defer cancel() // neither works without the other
+		ended <- attacher.Run(ctx)
+	}()
+	err := attaching.Run(ctx)
+	cancel()
+	return errors.Join(err, <-ended)
 }
 
 // ready says why this replica could not take over now.

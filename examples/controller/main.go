@@ -11,8 +11,9 @@
 // of the cluster, and kube-controller-manager must be started without its own ones;
 // go doc ./volume/persistentvolume says which.
 //
-// In its mode "attach-detach" it attaches the volumes of CSI drivers to the nodes of their
-// pods, and detaches them (testdata/attach-detach.yaml). kube-controller-manager must be
+// In its mode "attach-detach" it attaches volumes to the nodes of their pods, and detaches
+// them (testdata/attach-detach.yaml): by VolumeAttachments those of CSI drivers, whose
+// external-attachers do the work, and itself those of iSCSI. kube-controller-manager must be
 // started with --controllers=*,-persistentvolume-attach-detach-controller.
 //
 // In its mode "local-discovery" it runs on every node (testdata/local-discovery.yaml), and

@@ -27,38 +27,52 @@ func manifestOf(t *testing.T, name string) (objects []runtime.Object) {
 	return objects
 }
 
-// A provisioner writes volumes, finalizers and annotations of claims, events and
-// its lease, and nothing else.
-func TestRightsOfAProvisioner(t *testing.T) {
-	mayWrite := map[string][]string{
-		"persistentvolumes":      {"create", "update", "delete"},
-		"persistentvolumeclaims": {"update"},
-		"events":                 {"create", "patch"},
-		"leases":                 {"create", "update"},
-	}
-	rules := 0
-	for _, object := range manifestOf(t, "testdata/controller.yaml") {
-		var granted []rbacv1.PolicyRule
-		switch o := object.(type) {
-		case *rbacv1.ClusterRole:
-			granted = o.Rules
-		case *rbacv1.Role:
-			granted = o.Rules
+// What each mode may write, and nothing else: a provisioner volumes, finalizers and annotations of
+// claims, events and its lease; who attaches the finalizers of volumes and the lists of nodes.
+func TestRightsToWrite(t *testing.T) {
+	for manifest, mayWrite := range map[string]map[string][]string{
+		"testdata/controller.yaml": {
+			"persistentvolumes":      {"create", "update", "delete"},
+			"persistentvolumeclaims": {"update"},
+			"events":                 {"create", "patch"},
+			"leases":                 {"create", "update"},
+		},
+		"testdata/attach-detach.yaml": {
+			"persistentvolumes":        {"update"},
+			"nodes/status":             {"update"},
+			"volumeattachments":        {"create", "update", "delete"},
+			"volumeattachments/status": {"update"},
+			"events":                   {"create", "patch"},
+			"leases":                   {"create", "update"},
+		},
+	} {
+		rules := rulesOf(t, manifest)
+		if len(rules) == 0 {
+			t.Errorf("%s has no rights", manifest)
 		}
-		for _, rule := range granted {
-			rules++
+		for _, rule := range rules {
 			for _, resource := range rule.Resources {
 				for _, verb := range rule.Verbs {
 					if !slices.Contains([]string{"get", "list", "watch"}, verb) && !slices.Contains(mayWrite[resource], verb) {
-						t.Errorf("it may %s %s", verb, resource)
+						t.Errorf("by %s it may %s %s", manifest, verb, resource)
 					}
 				}
 			}
 		}
 	}
-	if rules == 0 {
-		t.Error("the manifest has no rights")
+}
+
+func rulesOf(t *testing.T, manifest string) (rules []rbacv1.PolicyRule) {
+	t.Helper()
+	for _, object := range manifestOf(t, manifest) {
+		switch o := object.(type) {
+		case *rbacv1.ClusterRole:
+			rules = append(rules, o.Rules...)
+		case *rbacv1.Role:
+			rules = append(rules, o.Rules...)
+		}
 	}
+	return rules
 }
 
 // Pods that empty volumes are made in one namespace.
