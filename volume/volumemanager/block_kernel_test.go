@@ -15,6 +15,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/loophold"
+	"github.com/podvol/podvol/util/testenv/calltrace"
 	"github.com/podvol/podvol/util/testenv/loopdev"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/util/testenv/testtool"
@@ -186,7 +187,7 @@ func TestKernelCrashAroundABlockVolume(t *testing.T) {
 		for n := 1; ; n += every {
 			killed := false
 			for _, next := range []string{"set up", "tear down"} {
-				killed = killAroundBlock(t, base, disk.Path, killPoint{n, next == "set up"}, next)
+				killed = killAroundBlock(t, base, disk.Path, calltrace.Point{N: n, After: next == "set up"}, next)
 			}
 			if !killed || t.Failed() {
 				break
@@ -199,14 +200,14 @@ func TestKernelCrashAroundABlockVolume(t *testing.T) {
 	})
 }
 
-func killAroundBlock(t *testing.T, base, disk string, at killPoint, next string) (killed bool) {
+func killAroundBlock(t *testing.T, base, disk string, at calltrace.Point, next string) (killed bool) {
 	t.Helper()
 	dir, err := os.MkdirTemp(base, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	environment := []string{blockCrashDirVar + "=" + dir, blockCrashDiskVar + "=" + disk}
-	killed, call := runUntil(t, []string{"-test.run=^TestBlockCrashScenario$", "-test.timeout=5m"}, environment, filepath.Join(dir, "root"), at)
+	killed, call := calltrace.Process{Args: []string{"-test.run=^TestBlockCrashScenario$", "-test.timeout=5m"}, Env: environment}.RunUntil(t, at, calltrace.ChangesBelow(filepath.Join(dir, "root")))
 	t.Run(at.String()+" then "+next, func(t *testing.T) {
 		w := blockWorldAt(t, dir, disk)
 		manager, stop := w.start()

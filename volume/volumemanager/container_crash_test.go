@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/util/testenv/calltrace"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/util/testenv/testtool"
 	"github.com/podvol/podvol/volume/containermounts"
@@ -67,7 +68,7 @@ func TestSubPathsAfterACrash(t *testing.T) {
 			every *= 19
 		}
 		points := 0
-		for n := 1; subPathCrashOnce(t, base, killPoint{n, n/every%2 == 0}); n += every {
+		for n := 1; subPathCrashOnce(t, base, calltrace.Point{N: n, After: n/every%2 == 0}); n += every {
 			points++
 			if t.Failed() {
 				return
@@ -80,7 +81,7 @@ func TestSubPathsAfterACrash(t *testing.T) {
 	})
 }
 
-func subPathCrashOnce(t *testing.T, base string, at killPoint) (killed bool) {
+func subPathCrashOnce(t *testing.T, base string, at calltrace.Point) (killed bool) {
 	t.Helper()
 	dir, err := os.MkdirTemp(base, "")
 	if err != nil {
@@ -90,7 +91,7 @@ func subPathCrashOnce(t *testing.T, base string, at killPoint) (killed bool) {
 	if err := errors.Join(os.Mkdir(s.host, 0o755), os.WriteFile(filepath.Join(s.host, "precious"), []byte("host's"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	killed, call := runUntil(t, []string{"-test.run=^TestSubPathCrashScenario$", "-test.timeout=5m"}, []string{subPathCrashVar + "=" + dir}, s.root, at)
+	killed, call := calltrace.Process{Args: []string{"-test.run=^TestSubPathCrashScenario$", "-test.timeout=5m"}, Env: []string{subPathCrashVar + "=" + dir}}.RunUntil(t, at, calltrace.ChangesBelow(s.root))
 	t.Run(at.String(), func(t *testing.T) {
 		defer func() {
 			if t.Failed() {
@@ -98,7 +99,7 @@ func subPathCrashOnce(t *testing.T, base string, at killPoint) (killed bool) {
 			}
 		}()
 		s.assertSubPaths(t, "after the kill")
-		if at.after {
+		if at.After {
 			s.showAgain(t)
 		} else {
 			s.release(t, false)

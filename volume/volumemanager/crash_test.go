@@ -20,6 +20,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/util/testenv/calltrace"
 	"github.com/podvol/podvol/util/testenv/invariant"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/util/testenv/testtool"
@@ -171,7 +172,7 @@ func TestCrashAtEverySystemCall(t *testing.T) {
 			t.Fatal(err)
 		}
 		points := 0
-		for n := first; crashOnce(t, base, killPoint{n, false}) && crashOnce(t, base, killPoint{n, true}); n += every {
+		for n := first; crashOnce(t, base, calltrace.Point{N: n}) && crashOnce(t, base, calltrace.Point{N: n, After: true}); n += every {
 			points++
 			if t.Failed() || *crashAt > 0 {
 				return
@@ -186,7 +187,7 @@ func TestCrashAtEverySystemCall(t *testing.T) {
 
 // crashOnce kills one process and sees to what it left. It reports false if the
 // process had ended before the point.
-func crashOnce(t *testing.T, base string, at killPoint) (killed bool) {
+func crashOnce(t *testing.T, base string, at calltrace.Point) (killed bool) {
 	t.Helper()
 	dir, err := os.MkdirTemp(base, "")
 	if err != nil {
@@ -196,7 +197,7 @@ func crashOnce(t *testing.T, base string, at killPoint) (killed bool) {
 	if err := errors.Join(os.Mkdir(s.host, 0o755), os.WriteFile(filepath.Join(s.host, "precious"), []byte("host's"), 0o600), os.WriteFile(s.progress, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	killed, call := runUntil(t, []string{"-test.run=^TestCrashScenario$", "-test.timeout=5m"}, []string{crashDirVar + "=" + dir}, s.root, at)
+	killed, call := calltrace.Process{Args: []string{"-test.run=^TestCrashScenario$", "-test.timeout=5m"}, Env: []string{crashDirVar + "=" + dir}}.RunUntil(t, at, calltrace.ChangesBelow(s.root))
 	where, run := "after the whole scenario", t.Name()
 	if killed {
 		where = "killed " + at.String()
@@ -204,7 +205,7 @@ func crashOnce(t *testing.T, base string, at killPoint) (killed bool) {
 	t.Run(where, func(t *testing.T) {
 		defer func() {
 			if t.Failed() {
-				t.Logf("%s: %s\nto repeat: go test -run='^%s$' -crash.at=%d", where, call, strings.ReplaceAll(run, "/", "$/^"), at.n)
+				t.Logf("%s: %s\nto repeat: go test -run='^%s$' -crash.at=%d", where, call, strings.ReplaceAll(run, "/", "$/^"), at.N)
 			}
 		}()
 		progress, err := os.ReadFile(s.progress)
@@ -213,7 +214,7 @@ func crashOnce(t *testing.T, base string, at killPoint) (killed bool) {
 		}
 		kept := strings.Contains(string(progress), notedData) && !strings.Contains(string(progress), notedLeaving)
 		s.assertKept(t, "after the kill", kept)
-		if (at.n%2 == 0) == at.after {
+		if (at.N%2 == 0) == at.After {
 			s.setUpAgain(t, kept)
 		} else {
 			s.release(t, kept)

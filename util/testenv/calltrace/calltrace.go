@@ -20,13 +20,13 @@ import (
 	"github.com/podvol/podvol/util/pathin"
 )
 
-// Call is a system call about files or mounts, at its entry.
+// Call is a system call about files or mounts, or one that starts a program, at its entry.
 type Call struct {
 	// Name is the kernel's: openat, write.
 	Name string
 	// Path is the file that it is about, or the directory that has it, as far as
 	// that can be told without following links. It is empty for what prepares,
-	// makes or ends a mount.
+	// makes or ends a mount, and the working directory for what starts a program.
 	Path string
 	// Text is the call for a person to read.
 	Text string
@@ -56,8 +56,8 @@ type Process struct {
 	Limit time.Duration
 	// Stop sends SIGTERM to the process once it is closed. It may be nil.
 	Stop <-chan struct{}
-	// At is called before each call of the process that is about files or mounts,
-	// while the thread that makes it is stopped. It is called in one thread.
+	// At is called before each [Call] of the process, while the thread that makes it is
+	// stopped. It is called in one thread.
 	At func(Call) Action
 }
 
@@ -249,6 +249,7 @@ const (
 	byPath kind = iota
 	byFile
 	aboutMounts
+	startsProgram
 )
 
 func calls() map[uint64]place {
@@ -262,6 +263,8 @@ func calls() map[uint64]place {
 
 		unix.SYS_OPEN_TREE:     {name: "open_tree", kind: aboutMounts, path: 1},
 		unix.SYS_MOUNT_SETATTR: {name: "mount_setattr", kind: aboutMounts, path: 1},
+
+		unix.SYS_CLONE: {name: "clone", kind: startsProgram},
 
 		unix.SYS_MKDIRAT:    {name: "mkdirat", path: 1},
 		unix.SYS_UNLINKAT:   {name: "unlinkat", path: 1},
@@ -292,6 +295,7 @@ func calls() map[uint64]place {
 		unix.SYS_FCHOWN:          {name: "fchown", kind: byFile},
 		unix.SYS_FSETXATTR:       {name: "fsetxattr", kind: byFile},
 		unix.SYS_FLOCK:           {name: "flock", kind: byFile},
+		unix.SYS_CONNECT:         {name: "connect", kind: byFile},
 		unix.SYS_IOCTL:           {name: "ioctl", kind: byFile},
 		unix.SYS_READ:            {name: "read", kind: byFile, alwaysReads: true},
 		unix.SYS_PREAD64:         {name: "pread64", kind: byFile, alwaysReads: true},
@@ -303,7 +307,7 @@ func calls() map[uint64]place {
 	return all
 }
 
-// call says which call begins, if it is about files or mounts.
+// call says which [Call] begins, if it is one.
 func (p *tracee) call(tid int, info *syscallInfo) (Call, bool) {
 	at, ok := p.known[info.nr]
 	if !ok {
@@ -315,6 +319,11 @@ func (p *tracee) call(tid int, info *syscallInfo) (Call, bool) {
 		c.Path = p.file(info.args[at.dir])
 	case byPath:
 		c.Path = p.resolve(info.args[at.dir], peekString(tid, info.args[at.path]))
+	case startsProgram:
+		if info.args[0]&unix.CLONE_VFORK == 0 { // a thread
+			return Call{}, false
+		}
+		c.Path, _ = os.Readlink(fmt.Sprintf("/proc/%d/cwd", p.pid))
 	}
 	c.Text = c.Name + " " + c.Path
 	if at.kind == aboutMounts && info.nr != unix.SYS_FSOPEN && info.nr != unix.SYS_FSCONFIG && info.nr != unix.SYS_FSMOUNT {
