@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/util/durable"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/internal/work"
@@ -176,8 +177,8 @@ func attachmentName(spec *volume.Spec, node types.NodeName) string {
 }
 
 // Run attaches and detaches until ctx ends, and then returns nil. Calls of plugins end with it;
-// what they were about is in the records. Volumes stay attached. The error is [ErrRunOnce], or
-// the manager's that has not recovered.
+// what they were about is in the records. Volumes stay attached. The error is [ErrRunOnce], that
+// of the records' directory, or the manager's that has not recovered.
 func Run[S any](ctx context.Context, a *Attacher, node Node[S]) error {
 	if a.ran.Swap(true) {
 		return ErrRunOnce
@@ -190,6 +191,9 @@ func Run[S any](ctx context.Context, a *Attacher, node Node[S]) error {
 		return err
 	}
 	// The manager has the root directory alone by now: an earlier one may have changed them.
+	if _, err := durable.Sweep(a.config.Dir); err != nil {
+		return err
+	}
 	if err := a.load(); err != nil {
 		return err
 	}

@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/podvol/podvol/util/durable"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/selfattach"
@@ -299,6 +302,22 @@ func TestSeveralProgramsHaveAVolume(t *testing.T) {
 		n[0].unwant("b")
 		if err := n[0].attacher.WaitForDetached(t.Context()); err != nil || c.has("b") {
 			t.Errorf("%v, attached: %v", err, c.has("b"))
+		}
+	})
+}
+
+// What a program that was killed while it wrote a record has left is removed by the next one.
+func TestAHalfWrittenRecordGoes(t *testing.T) {
+	inBubble(t, 1, func(t *testing.T, c *cabinet, nodes []*machineNode) {
+		n := nodes[0]
+		half := filepath.Join(n.dir, ".durable-ABCDEF.tmp")
+		err := errors.Join(n.stop(), os.MkdirAll(n.dir, 0o700), os.WriteFile(half, []byte("{"), 0o600))
+		if !durable.IsTemp(filepath.Base(half)) || err != nil {
+			t.Fatal(err)
+		}
+		n.start()
+		if _, err := os.Lstat(half); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("it is left: %v", err)
 		}
 	})
 }
