@@ -19,6 +19,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/format"
+	"github.com/podvol/podvol/util/durable"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/iscsi"
@@ -378,6 +379,19 @@ func TestUnmountWithoutARecord(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(b.devicePath(s), "iscsi.json")); errors.Is(err, fs.ErrNotExist) {
 		t.Error("it is gone")
 	}
+}
+
+// What was left of a record that was being written when its writer was killed keeps no directory.
+func TestUnmountBesideAHalfWrittenRecord(t *testing.T) {
+	b := newBench(t)
+	s := b.pv("pv")
+	half := filepath.Join(b.devicePath(s), ".durable-ABCDEF.tmp")
+	b.must(os.MkdirAll(filepath.Dir(half), 0o750), os.WriteFile(half, []byte("{"), 0o600))
+	if !durable.IsTemp(filepath.Base(half)) {
+		t.Fatal("it has another name")
+	}
+	b.must(b.unmount(s), os.MkdirAll(filepath.Dir(half), 0o750), os.WriteFile(half, []byte("{"), 0o600), b.mountBeside(s), b.unmount(s))
+	b.host.AssertClean(t)
 }
 
 // Where the daemon may still open sessions, the record of them is kept.

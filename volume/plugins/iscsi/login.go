@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount/table"
-	"github.com/podvol/podvol/util/durable"
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
@@ -43,7 +42,7 @@ func (a *attach) login(ctx context.Context, chap *openiscsi.CHAP) (openiscsi.Dev
 	a.isNew = before.VolName == ""
 	r := a.source.record(a.name)
 	r.ID, r.Size = before.ID, before.Size
-	if err := r.write(a.file); err != nil {
+	if err := a.plugin.writeRecord(&r, a.file); err != nil {
 		return openiscsi.Device{}, volume.NothingDone(err)
 	}
 	var found openiscsi.Device
@@ -57,7 +56,7 @@ func (a *attach) login(ctx context.Context, chap *openiscsi.CHAP) (openiscsi.Dev
 		return found, err
 	}
 	r.ID, r.Size = found.ID, found.Size
-	return found, r.write(a.file)
+	return found, a.plugin.writeRecord(&r, a.file)
 }
 
 // checkUnshared refuses a disk that something on this node has by another path: each path has
@@ -178,7 +177,7 @@ func (a *attach) undo(ctx context.Context, failure error, before func(context.Co
 		err = a.plugin.initiator.Logout(ctx, a.added)
 	}
 	if err == nil && a.isNew {
-		if err = present(durable.Remove(a.file)); err == nil {
+		if err = a.plugin.removeRecord(a.file); err == nil {
 			err = removePlace(a.place)
 		}
 	}
@@ -217,7 +216,7 @@ func (p *plugin) logout(ctx context.Context, file, place string) error {
 			return err
 		}
 	}
-	return present(durable.Remove(file))
+	return p.removeRecord(file)
 }
 
 // leavePaths takes from a LUN the portals by which the block volume at a place has it. Of a
@@ -239,12 +238,4 @@ func leavePaths(lun *openiscsi.LUN, place string) error {
 		lun.Portals = slices.DeleteFunc(lun.Portals, func(p openiscsi.Portal) bool { return slices.Contains(other.Portals, p) })
 	}
 	return nil
-}
-
-// present drops the error of what is not there.
-func present(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }

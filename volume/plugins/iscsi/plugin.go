@@ -28,6 +28,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -90,6 +91,8 @@ type plugin struct {
 	disks     diskmount.Disks
 	// targets are those that are being logged in to, or out of.
 	targets keylock.Map[string]
+	// writing is held for reading while a record is written.
+	writing sync.RWMutex
 }
 
 var (

@@ -80,11 +80,13 @@ func readRecord(file, device string) (r record, ok bool, err error) {
 	return record{Iqn: of.iqn, Iface: of.face, Lun: strconv.Itoa(of.lun), InitIface: of.face, Portals: []string{of.portal}}, ok, nil
 }
 
-func (r *record) write(file string) error {
+func (p *plugin) writeRecord(r *record, file string) error {
 	b, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
+	p.writing.RLock()
+	defer p.writing.RUnlock()
 	// Another volume that goes may remove the directory as long as that is empty.
 	return retry.Patiently(unix.ENOENT, func() error {
 		if _, err := podmount.MakeDir(filepath.Dir(file), 0o750); err != nil {
@@ -92,6 +94,18 @@ func (r *record) write(file string) error {
 		}
 		return durable.WriteFile(file, append(b, '\n'), 0o600)
 	})
+}
+
+// removeRecord removes a record, and what writers that were killed have left beside it: the
+// directory could not be removed with that.
+func (p *plugin) removeRecord(file string) error {
+	p.writing.Lock()
+	defer p.writing.Unlock()
+	if err := durable.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	_, err := durable.Sweep(filepath.Dir(file))
+	return err
 }
 
 // blockRecord is the file of a block volume. It is beside the directory of the pods' binds,
