@@ -55,12 +55,7 @@ type disks struct {
 // driver, and growth. That of ext4 while it is mounted needs CAP_SYS_RESOURCE of the host,
 // which containers lack, and is not tried.
 func TestGCEPersistentDisks(t *testing.T) {
-	programs := os.Getenv(driversVar)
-	if programs == "" {
-		t.Logf("not run: set %s to what testdata/csi/drivers/build prints", driversVar)
-		return
-	}
-	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
+	withDisks(t, func(t *testing.T, programs string) {
 		for name, life := range map[string]func(*disks){
 			"ext4":  func(d *disks) { d.liveMounted("ext4") },
 			"xfs":   func(d *disks) { d.liveMounted("xfs") },
@@ -69,6 +64,17 @@ func TestGCEPersistentDisks(t *testing.T) {
 			t.Run(name, func(t *testing.T) { life(newDisks(t, programs)) })
 		}
 	})
+}
+
+// withDisks runs a test of the driver where there is one.
+func withDisks(t *testing.T, f func(t *testing.T, programs string)) {
+	t.Helper()
+	programs := os.Getenv(driversVar)
+	if programs == "" {
+		t.Logf("not run: set %s to what testdata/csi/drivers/build prints", driversVar)
+		return
+	}
+	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) { f(t, programs) })
 }
 
 func newDisks(t *testing.T, programs string) *disks {
@@ -128,10 +134,9 @@ func (d *disks) restart() {
 	d.node, d.controller = node, controller
 }
 
-// create has a volume made and attached.
-func (d *disks) create(fsType string, mode v1.PersistentVolumeMode) *volume.Spec {
+// provision has a volume made for a claim.
+func (d *disks) provision(claim *v1.PersistentVolumeClaim, fsType string) *v1.PersistentVolume {
 	d.t.Helper()
-	claim := pvbuild.NewClaim("data", "10Gi", pvbuild.WantsMode(mode))
 	m, err := d.controller.NewProvisioner(volume.VolumeOptions{PVName: "pvc-1", PVC: claim, Provisioner: gcePD, PersistentVolumeReclaimPolicy: v1.PersistentVolumeReclaimDelete,
 		Parameters: map[string]string{"type": "pd-balanced", "csi.storage.k8s.io/fstype": fsType}})
 	d.must(err)
@@ -142,6 +147,13 @@ func (d *disks) create(fsType string, mode v1.PersistentVolumeMode) *volume.Spec
 	if again.Spec.CSI.VolumeHandle != pv.Spec.CSI.VolumeHandle || pv.Spec.NodeAffinity == nil {
 		d.t.Errorf("made %+v, then %+v", pv.Spec, again.Spec)
 	}
+	return pv
+}
+
+// create has a volume made and attached.
+func (d *disks) create(fsType string, mode v1.PersistentVolumeMode) *volume.Spec {
+	d.t.Helper()
+	pv := d.provision(pvbuild.NewClaim("data", "10Gi", pvbuild.WantsMode(mode)), fsType)
 	info, err := spec.NewNodeClient(d.conn).NodeGetInfo(d.t.Context(), &spec.NodeGetInfoRequest{})
 	d.must(err)
 	c := &spec.VolumeCapability{AccessMode: &spec.VolumeCapability_AccessMode{Mode: spec.VolumeCapability_AccessMode_SINGLE_NODE_WRITER}}
