@@ -30,6 +30,9 @@ func explainClaims(w io.Writer, found stored, shown []*v1.PersistentVolumeClaim,
 			if err := claimbinding.Check(claim, found.volume(claim.Spec.VolumeName)); err != nil {
 				printNote(w, nameOfClaim(claim).String(), err.Error())
 			}
+			for _, c := range claim.Status.Conditions {
+				printNote(w, nameOfClaim(claim).String(), string(c.Type)+": "+c.Message)
+			}
 		case found.reasons[nameOfClaim(claim).String()].UID == claim.UID:
 			printNote(w, nameOfClaim(claim).String(), asFound(found.reasons[nameOfClaim(claim).String()], time.Now()))
 		default:

@@ -25,6 +25,7 @@ type changes struct {
 	table      *reservation.Table
 	operations *operation.Executor
 	events     *eventlog.Log
+	resizer    *resizer.Resizer // nil beside another controller
 	queue      *work.Queue[volume.ObjectRef]
 	// copies are the claims that are to be copies of a claim, by that one. Only claimChanged
 	// uses them.
@@ -56,7 +57,7 @@ func (c *changes) claimChanged(name types.NamespacedName, prior, now *v1.Persist
 		c.events.Settled(prior.UID)
 		c.events.Settled(eventlog.SlownessOf(prior))
 		c.operations.Forget(provisionKey(prior))
-		resizer.Forget(prior, c.operations, c.events)
+		c.resizer.Forget(prior)
 		c.table.ForgetPods(name)
 		for _, pod := range c.cluster.users.of(name) { // it may be one to make again
 			c.queue.Enqueue(volume.NewObjectRef(pvapi.KindPod, pod.Namespace, pod.Name))

@@ -40,8 +40,9 @@ type ControllerConfig struct {
 	// Events takes what the controller has to say about claims and volumes; nil
 	// drops it.
 	Events EventRecorder
-	// Explained is called after what [Controller.Explain] says of a claim has
-	// changed, from several goroutines; it must not block. Nil: it is not called.
+	// Explained is called after what [Controller.Explain] or [Controller.ExplainChanges]
+	// says of a claim has changed, from several goroutines; it must not block. Nil: it is not
+	// called.
 	Explained func(types.NamespacedName)
 	// Logger takes failed attempts, which are tried again; nil drops them.
 	Logger *slog.Logger
@@ -112,6 +113,7 @@ type Controller struct {
 	// role is a binder, or an externalProvisioner beside another controller.
 	role    role
 	placer  *placer
+	resizer *resizer.Resizer // nil beside another controller
 	cluster *cluster
 	plugins *volume.VolumePluginMgr
 	log     *slog.Logger
@@ -199,9 +201,11 @@ func NewController(config ControllerConfig) *Controller {
 	c.table = reservation.New(reservation.Config{Index: all, Waiting: c.waiting, Queue: c.queue})
 	c.operations = operation.NewExecutor(operation.Config{Again: c.queue.Enqueue, Reserve: c.reserveStorage, Watch: config.Objects.Watch, Activity: &c.activity, Slow: c.warnOfSlow})
 	events := eventlog.New(config.Events)
-	c.cluster = newCluster(config, &changes{copies: make(map[types.NamespacedName]map[types.NamespacedName]*v1.PersistentVolumeClaim), index: all, waiting: c.waiting, table: c.table, operations: c.operations, events: events, queue: c.queue})
+	changes := &changes{copies: make(map[types.NamespacedName]map[types.NamespacedName]*v1.PersistentVolumeClaim), index: all, waiting: c.waiting, table: c.table, operations: c.operations, events: events, queue: c.queue}
+	c.cluster = newCluster(config, changes)
 	c.enqueueAll = sync.OnceFunc(c.cluster.enqueueAll)
 	c.takeRole(config, events)
+	changes.resizer = c.resizer
 	return c
 }
 
@@ -224,11 +228,12 @@ func (c *Controller) takeRole(config ControllerConfig, events *eventlog.Log) {
 		}
 	} else {
 		status := &ownStatus{cluster: known, writer: w}
+		c.resizer = &resizer.Resizer{Objects: config.Objects, ClassOf: known.classOf, Writer: w, Plugins: config.Plugins, Operations: c.operations, Events: events, Changed: config.Explained}
 		pending.status, r.status = status, status
 		c.role = &binder{
 			cluster: known, writer: w, status: status, pending: pending, plugins: config.Plugins, table: c.table, waiting: c.waiting,
 			operations: c.operations, events: events, unbound: c.unbound, driverOf: config.driverOf, provisioner: p, reclaimer: r,
-			resizer:         &resizer.Resizer{Objects: config.Objects, ClassOf: known.classOf, Writer: w, Plugins: config.Plugins, Operations: c.operations, Events: events},
+			resizer:         c.resizer,
 			unusedCondition: config.UnusedCondition,
 		}
 	}

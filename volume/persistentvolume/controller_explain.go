@@ -46,6 +46,18 @@ func (c *Controller) Explain(claim types.NamespacedName) error {
 	return &stillUnbound{unbound}
 }
 
+// ExplainChanges says why a bound claim does not get the size or the attributes that it asks for
+// beyond what it has: its class or plugin forbids it, an external controller is to do it, or the
+// last attempt since the controller runs has failed. Nil says that nothing is in its way, or
+// that the controller has not looked yet. There is no I/O.
+func (c *Controller) ExplainChanges(name types.NamespacedName) error {
+	claim, known := c.cluster.claims.Last(name)
+	if !known || c.resizer == nil {
+		return nil
+	}
+	return c.resizer.Missing(claim)
+}
+
 func (c *Controller) explain(name types.NamespacedName) error {
 	claim, known := c.cluster.claims.Last(name)
 	if !known {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/pvapi"
 )
 
 // grower is a plugin whose storage grows in steps of 1Gi.
@@ -67,6 +68,15 @@ func (w *world) wantSize(pv, size string) {
 	}
 }
 
+// wantSizeBefore wants a volume to say how large its file system is still; empty: as large as
+// the volume.
+func (w *world) wantSizeBefore(pv, want string) {
+	w.t.Helper()
+	if has := w.pv(pv).Annotations[pvapi.AnnPreResizeCapacity]; has != want {
+		w.t.Errorf("the volume says that its file system has %q, want %q", has, want)
+	}
+}
+
 func TestPluginExpandsAVolume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, g := growerWorld(t, false)
@@ -86,6 +96,7 @@ func TestPluginExpandsAVolume(t *testing.T) {
 		w.ask("data", "5Gi")
 		w.wantGrowth("data", "1Gi 5Gi NodeResizePending FileSystemResizePending=True")
 		w.wantSize("pv", "5Gi")
+		w.wantSizeBefore("pv", "1Gi")
 		w.wantEvent("data: Normal FileSystemResizeRequired", "5Gi")
 		if got := g.asked(); got != "[5Gi]" {
 			t.Errorf("asked for %s", got)
@@ -96,6 +107,31 @@ func TestPluginExpandsAVolume(t *testing.T) {
 			s.AllocatedResourceStatuses, s.Conditions = nil, nil
 		})
 		w.wantGrowth("data", "5Gi 5Gi")
+		w.wantSizeBefore("pv", "")
+	})
+}
+
+// A volume that has grown for a claim, and on no node, goes to the next claim with the file
+// system that it has, which a node makes larger for that one.
+func TestNextClaimKnowsTheFileSystemsSize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, storageClass("grows", expandable), pvbuild.NewClaim("next", "5Gi", pvbuild.OfClass("grows")),
+			pvbuild.NewPV("pv", "5Gi", pvbuild.Class("grows"), func(pv *v1.PersistentVolume) {
+				pv.Annotations = map[string]string{pvapi.AnnPreResizeCapacity: "1Gi"}
+			}))
+		w.withPlugin(func(made *storage) volume.VolumePlugin { return &grower{storage: made} })
+		w.start()
+		w.settle()
+		w.wantBound("next", "pv")
+		w.wantGrowth("next", "1Gi 5Gi NodeResizePending FileSystemResizePending=True")
+		w.wantSizeBefore("pv", "1Gi")
+		w.setStatus("next", func(s *v1.PersistentVolumeClaimStatus) { // as a kubelet does
+			s.Capacity[v1.ResourceStorage] = resource.MustParse("5Gi")
+			s.AllocatedResourceStatuses, s.Conditions = nil, nil
+		})
+		w.wantGrowth("next", "5Gi 5Gi")
+		w.wantSizeBefore("pv", "")
+		w.wantQuiet(0)
 	})
 }
 
@@ -107,7 +143,7 @@ func TestExpansionThatFails(t *testing.T) {
 		want string // after a smaller size was asked for
 	}{
 		"for certain":      {volume.NothingDone(errors.New("the pool is full")), "3Gi 3Gi"},
-		"perhaps":          {errors.New("no answer"), "1Gi 500Gi ControllerResizeInProgress Resizing=True"},
+		"perhaps":          {errors.New("no answer"), "1Gi 500Gi ControllerResizeInProgress Resizing=True ControllerResizeError=True"},
 		"while it is used": {volume.NothingDone(volume.ErrResizeInUse), "3Gi 3Gi"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -117,8 +153,9 @@ func TestExpansionThatFails(t *testing.T) {
 				w.ask("data", "500Gi")
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				w.wantGrowth("data", "1Gi 500Gi ControllerResizeInProgress Resizing=True")
+				w.wantGrowth("data", "1Gi 500Gi ControllerResizeInProgress Resizing=True ControllerResizeError=True")
 				w.wantEvent("data: Warning VolumeResizeFailed it is not made larger: to 500Gi", tc.err.Error())
+				w.wantMissing("data", tc.err.Error())
 				if n := w.events.count("data: Warning VolumeResizeFailed"); n != 1 {
 					t.Errorf("it was told %d times: %s", n, w.events)
 				}
@@ -136,6 +173,7 @@ func TestExpansionThatFails(t *testing.T) {
 				if tc.want != "3Gi 3Gi" {
 					w.wantGrowth("data", "500Gi 500Gi")
 				}
+				w.wantMissing("data", "")
 				w.wantQuiet(0)
 			})
 		})
@@ -158,6 +196,7 @@ func TestExpansionToAnInfeasibleSize(t *testing.T) {
 		if got := g.asked(); got != "[500Gi]" {
 			t.Errorf("asked for %s", got)
 		}
+		w.wantMissing("data", "quota") // also by a controller that has not tried it
 		g.fails(nil)
 		w.ask("data", "2Gi")
 		w.wantGrowth("data", "1Gi 2Gi NodeResizePending FileSystemResizePending=True")

@@ -119,8 +119,8 @@ func TestModificationThatFails(t *testing.T) {
 		condition v1.PersistentVolumeClaimConditionType
 		goesBack  bool // when the claim names its old class again
 	}{
-		"for certain": {volume.NothingDone(errors.New("the pool is full")), inProgress, v1.PersistentVolumeClaimVolumeModifyingVolume, true},
-		"perhaps":     {errors.New("no answer"), inProgress, v1.PersistentVolumeClaimVolumeModifyingVolume, false},
+		"for certain": {volume.NothingDone(errors.New("the pool is full")), inProgress, v1.PersistentVolumeClaimVolumeModifyingVolume + v1.PersistentVolumeClaimVolumeModifyVolumeError, true},
+		"perhaps":     {errors.New("no answer"), inProgress, v1.PersistentVolumeClaimVolumeModifyingVolume + v1.PersistentVolumeClaimVolumeModifyVolumeError, false},
 		"for good": {volume.NothingDone(fmt.Errorf("%w: no such tier", volume.ErrModifyInfeasible)), v1.PersistentVolumeClaimModifyVolumeInfeasible,
 			v1.PersistentVolumeClaimVolumeModifyVolumeError, true},
 	} {
@@ -132,6 +132,7 @@ func TestModificationThatFails(t *testing.T) {
 				w.wantAttributes("data", "gold", "silver", tc.state)
 				w.wantCondition("data", tc.condition)
 				w.events.want(t, "data: Warning VolumeModifyFailed it is not given the VolumeAttributesClass \"silver\": "+tc.err.Error())
+				w.wantMissing("data", tc.err.Error())
 				before := m.calls()
 				time.Sleep(time.Hour)
 				if again := m.calls() != before; again != (tc.state == inProgress) {

@@ -42,6 +42,16 @@ func (w *world) wantGrowth(claim, want string) {
 	}
 }
 
+// wantMissing wants the controller to say why a claim does not get what it asks for; empty:
+// nothing is in its way.
+func (w *world) wantMissing(claim, want string) {
+	w.t.Helper()
+	err := w.controller.ExplainChanges(pvbuild.ClaimRef(claim).NamespacedName)
+	if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+		w.t.Errorf("claim %s does not get what it asks for since %v, want %q", claim, err, want)
+	}
+}
+
 // grownWorld has a bound claim of 1Gi.
 func grownWorld(t *testing.T, options ...pvbuild.Option) *world {
 	w := newWorld(t, storageClass("grows", expandable), pvbuild.NewPV("pv", "1Gi", append(options, pvbuild.Class("grows"))...), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("grows")))
@@ -100,7 +110,7 @@ func TestExpansionThatNeedsNoNode(t *testing.T) {
 		w.start()
 		w.settle()
 		w.ask("data", "5Gi")
-		w.wantGrowth("data", "1Gi 0")
+		w.wantGrowth("data", "1Gi 0  ControllerResizeError=True")
 		w.wantEvent("data: Warning VolumeResizeFailed", "no storage class", "5Gi", `"pv"`)
 		w.change("pv", capacity("7Gi"))
 		w.settle()
@@ -130,11 +140,17 @@ func TestRefusedExpansion(t *testing.T) {
 				w.start()
 				w.settle()
 				w.ask("data", "5Gi")
-				w.wantGrowth("data", "1Gi 0")
+				w.wantGrowth("data", "1Gi 0  ControllerResizeError=True")
+				if message := w.claim("data").Status.Conditions[0].Message; !strings.Contains(message, tc.want) {
+					t.Errorf("the condition says %q", message)
+				}
+				w.wantMissing("data", tc.want)
 				w.wantEvent("data: Warning VolumeResizeFailed it is not made larger", tc.want, "asks for 5Gi", `"pv"`)
 				w.wantQuiet(0)
 				w.wantBound("data", "pv")
 				w.ask("data", "1Gi")
+				w.wantGrowth("data", "1Gi 0")
+				w.wantMissing("data", "")
 				w.ask("data", "2Gi")
 				if n := w.events.count("data: Warning VolumeResizeFailed"); n != 2 {
 					t.Errorf("asked again, it was refused %d times in all: %s", n, w.events)
@@ -188,6 +204,7 @@ func TestExpansionOfACSIVolumeIsItsResizers(t *testing.T) {
 		w.ask("data", "5Gi")
 		w.wantGrowth("data", "1Gi 0")
 		w.events.want(t, "data: Normal ExternalExpanding ")
+		w.wantMissing("data", `an external controller is to expand volume "pv" to 5Gi`)
 		w.wantQuiet(0)
 	})
 }

@@ -1,9 +1,13 @@
 package standalone
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"log/slog"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -29,7 +33,10 @@ func UsesClaims(pods []*v1.Pod) bool {
 // BindClaims applies manifests to the claims of a root directory and binds the
 // pods' claims. A node never does that itself.
 //
-//   - Volumes that must be made for the claims are made, within timeout.
+//   - Volumes that must be made for the claims are made, within timeout. Those of bound claims
+//     that ask for more, or for other attributes, are changed as far as that is not the node's
+//     work. The log says for whom it waits, and what is not changed and why: that is no error,
+//     since the volume is what it was.
 //   - Nothing is deleted or reclaimed: there may be other pods.
 //   - It is an error if manifests are refused, or if a pod must not have a bound
 //     claim. Then no pod must be mounted, because a node would trust the store.
@@ -55,6 +62,7 @@ func BindClaims(ctx context.Context, c ClaimsConfig, set *manifest.Set, pods []*
 	if err != nil && !ok {
 		return nil, err
 	}
+	awaitChanges(ctx, c, cluster, pods)
 	if c.Bound != nil {
 		if err := c.Bound(context.WithoutCancel(ctx), cluster); err != nil {
 			return nil, err
@@ -71,6 +79,21 @@ func BindClaims(ctx context.Context, c ClaimsConfig, set *manifest.Set, pods []*
 		unbound[claim.Claim] = claim.Err
 	}
 	return unbound, nil
+}
+
+// awaitChanges has the claims of pods get what they ask for beyond what they have.
+func awaitChanges(ctx context.Context, c ClaimsConfig, cluster *embedded.Cluster, pods []*v1.Pod) {
+	log := cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
+	var slow *time.Timer
+	missing := cluster.AwaitChanges(ctx, func(claims []types.NamespacedName) {
+		slow = time.AfterFunc(time.Second, func() { log.Warn("waiting for volumes to be changed as their claims ask", "claims", claims) })
+	}, pods...)
+	if slow != nil {
+		slow.Stop()
+	}
+	for _, claim := range slices.SortedFunc(maps.Keys(missing), func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) }) {
+		log.Warn("a claim does not get what it asks for; its volume is used as it is", "claim", claim, "error", missing[claim])
+	}
 }
 
 // shownBound reports whether a node would mount the claim, because the manifests

@@ -78,6 +78,7 @@ type reasons struct {
 	mu      sync.Mutex
 	changed map[types.NamespacedName]bool
 	placed  map[types.NamespacedName]placing // what keeps pods from being placed
+	waiting map[chan struct{}]bool           // of heard
 	// The rest is the writer's own, after start.
 	known map[string]Reason
 	ended bool // as the file says
@@ -92,6 +93,7 @@ type placing struct {
 func (r *reasons) start(config Config) {
 	r.tell, r.news = config.Explained, make(chan struct{}, 1)
 	r.changed, r.placed = make(map[types.NamespacedName]bool), make(map[types.NamespacedName]placing)
+	r.waiting = make(map[chan struct{}]bool)
 	if r.known, _ = ReadReasons(config.Dir); r.known == nil { // lost reasons are found again
 		r.known = make(map[string]Reason)
 	}
@@ -104,8 +106,29 @@ func (r *reasons) start(config Config) {
 // explained is told of each change of what the controller says.
 func (r *reasons) explained(claim types.NamespacedName) {
 	r.note(claim)
+	r.mu.Lock()
+	for waits := range r.waiting {
+		select {
+		case waits <- struct{}{}:
+		default:
+		}
+	}
+	r.mu.Unlock()
 	if r.tell != nil {
 		r.tell(claim)
+	}
+}
+
+// heard returns a channel that has a value after what the controller says has changed.
+func (r *reasons) heard() (news <-chan struct{}, stop func()) {
+	waits := make(chan struct{}, 1)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiting[waits] = true
+	return waits, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.waiting, waits)
 	}
 }
 
@@ -168,7 +191,7 @@ func (c *Cluster) writeReasons(ctx context.Context, ended bool) {
 		c.renewReason(ctx, claim)
 	}
 	for name, reason := range r.known {
-		if !c.isWaiting(ctx, name, reason.UID) {
+		if !isWaiting(ctx, c.objects, name, reason.UID) {
 			delete(r.known, name)
 		}
 	}
@@ -223,8 +246,8 @@ func (c *Cluster) why(ctx context.Context, claim types.NamespacedName) error {
 }
 
 // isWaiting reports whether there is still this claim, without a volume.
-func (c *Cluster) isWaiting(ctx context.Context, name string, uid types.UID) bool {
+func isWaiting(ctx context.Context, source objects.Source, name string, uid types.UID) bool {
 	namespace, name, _ := strings.Cut(name, "/")
-	claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, c.objects, volume.NewObjectRef(kindClaim, namespace, name))
+	claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, source, volume.NewObjectRef(kindClaim, namespace, name))
 	return err == nil && claim.UID == uid && claim.Status.Phase != v1.ClaimBound
 }

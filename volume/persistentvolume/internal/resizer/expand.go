@@ -44,16 +44,19 @@ func (r *Resizer) expand(ctx context.Context, claim *v1.PersistentVolumeClaim, p
 		return claim, nil
 	case state == operation.Done:
 		return r.expanded(ctx, claim, pv, key, target)
-	case errors.Is(err, volume.ErrResizeInfeasible):
-		claim, failed := r.setInfeasible(ctx, claim, err)
-		if failed == nil {
-			r.Operations.Forget(key)
-		}
-		r.tellNotExpanded(claim, target, err)
-		return claim, failed
+	case err == nil:
+		return claim, nil
 	}
-	r.tellNotExpanded(claim, target, err)
-	return claim, nil
+	r.note(claim.UID, claim, fmt.Errorf("it is not made larger: %w", err))
+	r.Events.Is(claim, v1.EventTypeWarning, reasonResizeFailed, "it is not made larger", fmt.Sprintf("to %s: %v", target.String(), err)) // once, whatever its details
+	if !errors.Is(err, volume.ErrResizeInfeasible) {
+		return r.setError(ctx, claim, v1.PersistentVolumeClaimControllerResizeError, err)
+	}
+	claim, failed := r.setInfeasible(ctx, claim, err)
+	if failed == nil {
+		r.Operations.Forget(key)
+	}
+	return claim, failed
 }
 
 func (r *Resizer) expandTask(key string, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, plugin volume.VolumePlugin, target resource.Quantity) operation.Task {
@@ -79,7 +82,7 @@ func (r *Resizer) expandTask(key string, claim *v1.PersistentVolumeClaim, pv *v1
 func (r *Resizer) expanded(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, key string, target resource.Quantity) (*v1.PersistentVolumeClaim, error) {
 	found, _ := r.expansions.Load(key)
 	done := found.(expansion)
-	if err := r.setCapacity(ctx, pv, done.reached); err != nil {
+	if err := r.setCapacity(ctx, pv, done, claim.Status.Capacity[v1.ResourceStorage]); err != nil {
 		return claim, err
 	}
 	var err error
@@ -97,12 +100,30 @@ func (r *Resizer) expanded(ctx context.Context, claim *v1.PersistentVolumeClaim,
 	return claim, err
 }
 
-func (r *Resizer) setCapacity(ctx context.Context, pv *v1.PersistentVolume, size resource.Quantity) error {
-	if has := pv.Spec.Capacity[v1.ResourceStorage]; has.Cmp(size) >= 0 {
+// setCapacity writes down how large a volume is, and how large its file system still is: a claim
+// that has the volume after this one goes by that.
+func (r *Resizer) setCapacity(ctx context.Context, pv *v1.PersistentVolume, done expansion, before resource.Quantity) error {
+	if has := pv.Spec.Capacity[v1.ResourceStorage]; has.Cmp(done.reached) >= 0 {
 		return nil
 	}
 	next := pv.DeepCopy()
-	next.Spec.Capacity = pvapi.SetEntry(next.Spec.Capacity, v1.ResourceStorage, size)
+	next.Spec.Capacity = pvapi.SetEntry(next.Spec.Capacity, v1.ResourceStorage, done.reached)
+	if _, known := next.Annotations[pvapi.AnnPreResizeCapacity]; done.node && !known {
+		metav1.SetMetaDataAnnotation(&next.ObjectMeta, pvapi.AnnPreResizeCapacity, before.String())
+	}
+	_, err := r.Writer.UpdateVolume(ctx, pv, next)
+	return err
+}
+
+// forgetSizeBefore removes what a volume says of its smaller file system, once a node has made
+// that as large as the volume.
+func (r *Resizer) forgetSizeBefore(ctx context.Context, pv *v1.PersistentVolume, has resource.Quantity) error {
+	_, known := pv.Annotations[pvapi.AnnPreResizeCapacity]
+	if size := pv.Spec.Capacity[v1.ResourceStorage]; !known || has.Cmp(size) < 0 {
+		return nil
+	}
+	next := pv.DeepCopy()
+	delete(next.Annotations, pvapi.AnnPreResizeCapacity)
 	_, err := r.Writer.UpdateVolume(ctx, pv, next)
 	return err
 }
@@ -130,11 +151,4 @@ func (r *Resizer) setInfeasible(ctx context.Context, claim *v1.PersistentVolumeC
 			Type: v1.PersistentVolumeClaimControllerResizeError, Status: v1.ConditionTrue, LastTransitionTime: metav1.Now(), Message: why.Error(),
 		})
 	})
-}
-
-// tellNotExpanded tells of a failure. One that goes on is told once, whatever its details.
-func (r *Resizer) tellNotExpanded(claim *v1.PersistentVolumeClaim, target resource.Quantity, err error) {
-	if err != nil {
-		r.Events.Is(claim, v1.EventTypeWarning, reasonResizeFailed, "it is not made larger", fmt.Sprintf("to %s: %v", target.String(), err))
-	}
 }

@@ -5,7 +5,9 @@
 package resizer
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -13,6 +15,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/podvol/podvol/volume"
@@ -43,8 +46,11 @@ type Resizer struct {
 	Plugins    *volume.VolumePluginMgr // nil: none
 	Operations *operation.Executor
 	Events     *eventlog.Log
+	// Changed is called after what [Resizer.Missing] says has changed; nil: it is not.
+	Changed func(types.NamespacedName)
 
 	expansions sync.Map // of those that are done and not written down, by their keys
+	missing    sync.Map // why claims do not get what they ask for, by names of states
 }
 
 // Writer writes claims and volumes, and returns the stored version; on an error the object as it
@@ -68,12 +74,17 @@ func (r *Resizer) Sync(ctx context.Context, claim *v1.PersistentVolumeClaim, pv 
 	return claim, nil
 }
 
-// Forget forgets what was done, and told, of a claim that is gone.
-func Forget(claim *v1.PersistentVolumeClaim, operations *operation.Executor, events *eventlog.Log) {
-	events.Settled(attributesOf(claim))
-	operations.Forget(expandKey(claim, claim.Status.AllocatedResources[v1.ResourceStorage]))
+// Forget forgets what was done, and told, of a claim that is gone. A nil Resizer has nothing.
+func (r *Resizer) Forget(claim *v1.PersistentVolumeClaim) {
+	if r == nil {
+		return
+	}
+	r.missing.Delete(claim.UID)
+	r.missing.Delete(attributesOf(claim))
+	r.Events.Settled(attributesOf(claim))
+	r.Operations.Forget(expandKey(claim, claim.Status.AllocatedResources[v1.ResourceStorage]))
 	if m := claim.Status.ModifyVolumeStatus; m != nil {
-		operations.Forget(modifyKey(claim, m.TargetVolumeAttributesClassName))
+		r.Operations.Forget(modifyKey(claim, m.TargetVolumeAttributesClassName))
 	}
 }
 
@@ -99,7 +110,13 @@ func (r *Resizer) recordGrowth(ctx context.Context, claim *v1.PersistentVolumeCl
 	state := claim.Status.AllocatedResourceStatuses[v1.ResourceStorage]
 	if state == "" && want.Cmp(have) <= 0 {
 		r.Events.Settled(claim.UID)
-		return claim, nil
+		r.note(claim.UID, claim, nil)
+		if _, ours := r.expanderOf(pv); ours {
+			if err := r.forgetSizeBefore(ctx, pv, have); err != nil {
+				return claim, err
+			}
+		}
+		return r.clearError(ctx, claim, v1.PersistentVolumeClaimControllerResizeError)
 	}
 	plugin, ours := r.expanderOf(pv)
 	if pv.Spec.CSI != nil && !ours {
@@ -110,13 +127,15 @@ func (r *Resizer) recordGrowth(ctx context.Context, claim *v1.PersistentVolumeCl
 	size := pv.Spec.Capacity[v1.ResourceStorage]
 	switch {
 	case state == v1.PersistentVolumeClaimNodeResizePending, state == v1.PersistentVolumeClaimNodeResizeInProgress:
+		r.note(claim.UID, claim, nil)
 		return claim, nil // the node's
 	case state == v1.PersistentVolumeClaimControllerResizeInProgress && known && !(want.Cmp(target) != 0 && want.Cmp(have) > 0 && r.giveUp(claim, pv, target)): // and goes on, whatever the claim asks for by now
 	case want.Cmp(have) <= 0 || state != "" && known && target.Cmp(want) == 0:
+		r.note(claim.UID, claim, errors.New(cmp.Or(messageOf(claim, v1.PersistentVolumeClaimControllerResizeError), messageOf(claim, v1.PersistentVolumeClaimNodeResizeError), string(state))))
 		return claim, nil // an infeasible one still is
 	case size.Cmp(want) < 0:
-		if refused, err := r.refuseGrowth(ctx, claim, pv, want); err != nil || refused {
-			return claim, err
+		if refused, err := r.refuseGrowth(ctx, claim, pv, want); err != nil || refused != nil {
+			return cmp.Or(refused, claim), err
 		}
 		fallthrough
 	default:
@@ -145,15 +164,17 @@ func (r *Resizer) recordGrowth(ctx context.Context, claim *v1.PersistentVolumeCl
 
 func (r *Resizer) awaitExpansion(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, want resource.Quantity) {
 	have := pv.Spec.Capacity[v1.ResourceStorage]
+	r.note(claim.UID, claim, fmt.Errorf("an external controller is to expand volume %q to %s", pv.Name, want.String()))
 	r.Events.Is(claim, v1.EventTypeNormal, reasonExternalExpanding, "waiting for an external controller to expand this PVC",
 		fmt.Sprintf("it asks for %s, and volume %q has %s", want.String(), pv.Name, have.String()))
 }
 
-// refuseGrowth tells of a claim whose volume may not, or cannot, be made larger.
-func (r *Resizer) refuseGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, want resource.Quantity) (bool, error) {
+// refuseGrowth tells of a claim whose volume may not, or cannot, be made larger, and returns the
+// claim as it is stored then; nil: nothing is in its way.
+func (r *Resizer) refuseGrowth(ctx context.Context, claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, want resource.Quantity) (*v1.PersistentVolumeClaim, error) {
 	class, err := r.ClassOf(ctx, claim)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	why := ""
 	switch {
@@ -167,16 +188,22 @@ func (r *Resizer) refuseGrowth(ctx context.Context, claim *v1.PersistentVolumeCl
 		}
 	}
 	if why == "" {
-		return false, nil
+		return nil, nil
 	}
-	r.Events.Is(claim, v1.EventTypeWarning, reasonResizeFailed, "it is not made larger: "+why,
+	refused := fmt.Errorf("it is not made larger: %s", why)
+	r.note(claim.UID, claim, refused)
+	stored, err := r.setError(ctx, claim, v1.PersistentVolumeClaimControllerResizeError, refused)
+	r.Events.Is(claim, v1.EventTypeWarning, reasonResizeFailed, refused.Error(),
 		fmt.Sprintf("it asks for %s; let it ask for no more than it has, or enlarge volume %q by hand and then its spec.capacity", want.String(), pv.Name))
-	return true, nil
+	return stored, err
 }
 
 // growsOnNode reports whether a node has to do its part when a volume has grown.
-// True for a volume without a plugin here.
+// True for a volume without a plugin here, and for one whose file system is smaller since before.
 func (r *Resizer) growsOnNode(pv *v1.PersistentVolume) bool {
+	if _, smaller := pv.Annotations[pvapi.AnnPreResizeCapacity]; smaller {
+		return true
+	}
 	plugin := r.pluginOf(pv)
 	if plugin == nil {
 		return true
@@ -217,6 +244,7 @@ func (r *Resizer) finishGrowth(ctx context.Context, claim *v1.PersistentVolumeCl
 	})
 	if err == nil {
 		r.Events.Settled(claim.UID)
+		r.note(claim.UID, claim, nil)
 		r.Events.Happened(claim, v1.EventTypeNormal, reasonResized, fmt.Sprintf("the volume has %s", size.String()))
 	}
 	return claim, err

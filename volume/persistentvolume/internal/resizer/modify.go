@@ -1,6 +1,7 @@
 package resizer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,8 @@ func (r *Resizer) recordModification(ctx context.Context, claim *v1.PersistentVo
 	if recorded != nil && recorded.Status != v1.PersistentVolumeClaimModifyVolumePending && recorded.Status != v1.PersistentVolumeClaimModifyVolumeInfeasible {
 		switch {
 		case !ours:
-			return claim, nil // it is being modified
+			r.note(attributesOf(claim), claim, fmt.Errorf("another controller gives it the VolumeAttributesClass %q", recorded.TargetVolumeAttributesClassName))
+			return claim, nil
 		case recorded.TargetVolumeAttributesClassName == target || !r.giveUpModification(claim):
 			return r.modify(ctx, claim, pv, plugin, recorded.TargetVolumeAttributesClassName)
 		}
@@ -38,12 +40,14 @@ func (r *Resizer) recordModification(ctx context.Context, claim *v1.PersistentVo
 	}
 	if target == "" || target == ptr.Deref(claim.Status.CurrentVolumeAttributesClassName, "") {
 		r.Events.Settled(attributesOf(claim))
+		r.note(attributesOf(claim), claim, nil)
 		if recorded == nil {
 			return claim, nil
 		}
 		return r.setModification(ctx, claim, nil)
 	}
 	if ours && isInfeasible(recorded, target) {
+		r.note(attributesOf(claim), claim, errors.New(cmp.Or(messageOf(claim, v1.PersistentVolumeClaimVolumeModifyVolumeError), string(recorded.Status))))
 		return claim, nil
 	}
 	if ours {
@@ -72,6 +76,7 @@ func (r *Resizer) modifierOf(pv *v1.PersistentVolume) (volume.ModifiableVolumePl
 func (r *Resizer) attributesClass(ctx context.Context, claim *v1.PersistentVolumeClaim, name string) (*storagev1.VolumeAttributesClass, error) {
 	class, err := objects.Get[*storagev1.VolumeAttributesClass](ctx, r.Objects, volume.NewObjectRef(pvapi.KindAttributesClass, "", name))
 	if errors.Is(err, volume.ErrNotFound) {
+		r.note(attributesOf(claim), claim, pvapi.NoAttributesClass(name))
 		r.Events.IsOf(attributesOf(claim), claim, v1.EventTypeWarning, reasonModifyFailed, pvapi.NoAttributesClass(name).Error(), "")
 		return nil, nil
 	}
@@ -87,6 +92,7 @@ func (r *Resizer) awaitModification(ctx context.Context, claim *v1.PersistentVol
 	if plugin := r.pluginOf(pv); plugin != nil && !pvapi.IsOfDriver(pv, pvapi.PluginsOf(r.Plugins)) {
 		eventType, reason, message = v1.EventTypeWarning, reasonModifyFailed, fmt.Sprintf("it is not given the VolumeAttributesClass %q: the plugin %s cannot change volumes", target, plugin.GetPluginName())
 	}
+	r.note(attributesOf(claim), claim, errors.New(message))
 	r.Events.IsOf(attributesOf(claim), claim, eventType, reason, message, "")
 }
 
@@ -119,19 +125,21 @@ func (r *Resizer) modify(ctx context.Context, claim *v1.PersistentVolumeClaim, p
 		return claim, nil
 	case state == operation.Done:
 		return r.modified(ctx, claim, pv, target)
-	case errors.Is(err, volume.ErrModifyInfeasible):
-		now.Status = v1.PersistentVolumeClaimModifyVolumeInfeasible
-		r.tellNotModified(claim, target, err)
-		if claim, failed := r.setModification(ctx, claim, &now, v1.PersistentVolumeClaimCondition{Type: v1.PersistentVolumeClaimVolumeModifyVolumeError, Message: err.Error()}); failed != nil {
-			return claim, failed
-		}
-		r.Operations.Forget(key)
+	case err == nil || class == nil:
 		return claim, nil
 	}
-	if class != nil {
-		r.tellNotModified(claim, target, err)
+	failed := fmt.Errorf("it is not given the VolumeAttributesClass %q: %w", target, err)
+	r.note(attributesOf(claim), claim, failed)
+	r.Events.IsOf(attributesOf(claim), claim, v1.EventTypeWarning, reasonModifyFailed, fmt.Sprintf("it is not given the VolumeAttributesClass %q", target), err.Error()) // once, whatever its details
+	if !errors.Is(err, volume.ErrModifyInfeasible) {
+		return r.setError(ctx, claim, v1.PersistentVolumeClaimVolumeModifyVolumeError, err)
 	}
-	return claim, nil
+	now.Status = v1.PersistentVolumeClaimModifyVolumeInfeasible
+	claim, unwritten := r.setModification(ctx, claim, &now, v1.PersistentVolumeClaimCondition{Type: v1.PersistentVolumeClaimVolumeModifyVolumeError, Message: err.Error()})
+	if unwritten == nil {
+		r.Operations.Forget(key)
+	}
+	return claim, unwritten
 }
 
 // modified writes down that a volume has another class: first in the volume.
@@ -149,6 +157,7 @@ func (r *Resizer) modified(ctx context.Context, claim *v1.PersistentVolumeClaim,
 	}
 	r.Operations.Forget(modifyKey(claim, target))
 	r.Events.Settled(attributesOf(claim))
+	r.note(attributesOf(claim), claim, nil)
 	r.Events.Happened(claim, v1.EventTypeNormal, reasonModified, fmt.Sprintf("the volume has the VolumeAttributesClass %q", target))
 	return claim, nil
 }
@@ -188,13 +197,6 @@ func (r *Resizer) setModification(ctx context.Context, claim *v1.PersistentVolum
 			s.Conditions = append(s.Conditions, c)
 		}
 	})
-}
-
-// tellNotModified tells of a failure. One that goes on is told once, whatever its details.
-func (r *Resizer) tellNotModified(claim *v1.PersistentVolumeClaim, target string, err error) {
-	if err != nil {
-		r.Events.IsOf(attributesOf(claim), claim, v1.EventTypeWarning, reasonModifyFailed, fmt.Sprintf("it is not given the VolumeAttributesClass %q", target), err.Error())
-	}
 }
 
 // attributesOf names the state of a claim's attributes, for events.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/testenv/pvbuild"
 	"github.com/podvol/podvol/volume"
@@ -168,5 +169,80 @@ func TestClaimIsToldThatItsVolumeDoesNotGrow(t *testing.T) {
 	})
 	if text := fmt.Sprint(m.claim().Status.Conditions); !strings.Contains(text, "too much") {
 		t.Errorf("conditions %s", text)
+	}
+}
+
+// A program that waits for what its pods' claims ask for waits for no other claim, nor for another
+// attempt.
+func TestClaimsOfOthersAreNotWaitedFor(t *testing.T) {
+	m := newMachine(t, csitest.Config{})
+	class := newClass()
+	class.AllowVolumeExpansion = new(true)
+	m.apply(class, pvbuild.NewClaim("copy", "1Mi", pvbuild.OfClass("fast")))
+	m.ask("1Mi")
+	m.idle()
+	handle := m.volumeOf("data").Spec.CSI.VolumeHandle
+	own := func(c csitest.Call) bool { return c.Method == "ControllerExpandVolume" && c.Volume == handle }
+	hangs, release := make(chan struct{}), make(chan struct{})
+	defer close(release)
+	m.driver.Inject(
+		csitest.Fault{Match: func(c csitest.Call) bool { return c.Method == "ControllerExpandVolume" && !own(c) }, Nth: 1, Hook: func() { close(hangs) }, Release: release},
+		csitest.Fault{Match: own, Nth: 1, Err: status.Error(codes.ResourceExhausted, "the pool is full")})
+	m.apply(pvbuild.NewClaim("copy", "2Mi", pvbuild.OfClass("fast")))
+	<-hangs
+	m.ask("2Mi")
+	pod := pvbuild.PodOf("data")
+	asked := 0
+	missing := m.cluster.AwaitChanges(t.Context(), func(names []types.NamespacedName) { asked += len(names) }, pod)
+	if why := missing[pvbuild.ClaimRef("data").NamespacedName]; len(missing) != 1 || !strings.Contains(fmt.Sprint(why), "the pool is full") || asked > 1 {
+		t.Errorf("%v, with %d claims to wait for", missing, asked)
+	}
+	m.awaitClaim(has("2Mi")) // by the next attempt
+	if missing := m.cluster.AwaitChanges(t.Context(), nil, pod); len(missing) != 0 {
+		t.Errorf("%v, of a claim that has all", missing)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	missing = m.cluster.AwaitChanges(ended, nil, pvbuild.PodOf("copy"))
+	if why := missing[pvbuild.ClaimRef("copy").NamespacedName]; !errors.Is(why, context.Canceled) || !strings.Contains(why.Error(), "made larger, to 2Mi, which is not done yet") {
+		t.Errorf("%v", missing)
+	}
+}
+
+// A driver that dies while it makes a volume larger that a pod uses, at either part of it, does
+// the rest when it is back. The pod keeps its volume.
+func TestDriverDiesWhileAVolumeInUseGrows(t *testing.T) {
+	for _, method := range []string{"ControllerExpandVolume", "NodeExpandVolume"} {
+		for _, after := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, after its effect %v", method, after), func(t *testing.T) {
+				t.Parallel()
+				m := newMachine(t, csitest.Config{ExpandOnNode: true})
+				class := newClass()
+				class.AllowVolumeExpansion = new(true)
+				m.apply(class)
+				m.ask("1Mi")
+				m.idle()
+				m.wantBound()
+				manager, stop := m.node()
+				defer stop()
+				pod := pvbuild.PodOf("data")
+				pod.UID, pod.Spec.NodeName = "uid-1", "node1"
+				if _, err := manager.SetUpPod(t.Context(), pod); err != nil {
+					t.Fatal(err)
+				}
+				died := make(chan struct{})
+				m.driver.Inject(csitest.Fault{Match: csitest.Method(method), Nth: 1, After: after, Hook: func() { m.driver.Kill(); close(died) }})
+				m.ask("2Mi")
+				<-died
+				m.startDriver()
+				m.awaitClaim(has("2Mi"))
+				if calls := m.driver.CallsOf("NodeUnpublishVolume", "NodeUnstageVolume"); len(calls) > 0 {
+					t.Errorf("the pod has lost its volume: %v", calls)
+				}
+				if err := manager.TearDownPod(t.Context(), pod.UID); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
 	}
 }
