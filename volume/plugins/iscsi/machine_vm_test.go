@@ -41,6 +41,7 @@ func TestDisksOfATargetInAMachine(t *testing.T) {
 		t.Run("device", testDevice)
 		t.Run("restart", testRestart)
 		t.Run("another disk", testAnotherDisk)
+		t.Run("killed", testKilled)
 	})
 }
 
@@ -229,6 +230,8 @@ type machine struct {
 	store   *objects.Store
 	manager *volumemanager.Manager
 	stop    func()
+	// containers may be nil.
+	containers volumemanager.PodContainers
 }
 
 func newMachine(t *testing.T) *machine {
@@ -243,7 +246,7 @@ func newMachine(t *testing.T) *machine {
 func (n *machine) start() {
 	n.t.Helper()
 	manager, err := volumemanager.New(volumemanager.Config{RootDir: n.root, NodeName: "node1", Objects: n.store, SetUpTimeout: 2 * time.Minute,
-		Plugins: []volume.VolumePlugin{iscsi.New(iscsi.Config{})}, Mounter: host.New(host.Config{})})
+		Plugins: []volume.VolumePlugin{iscsi.New(iscsi.Config{})}, Mounter: host.New(host.Config{}), Containers: n.containers})
 	must(n.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
