@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -276,10 +277,11 @@ func (a *Attacher) fail(ctx context.Context, object *storagev1.VolumeAttachment,
 	if object.DeletionTimestamp != nil {
 		trouble = &next.Status.DetachError
 	}
-	if *trouble != nil && (*trouble).Message == why.Error() {
+	told := pvapi.AttachmentError(why, time.Now())
+	if *trouble != nil && (*trouble).Message == told.Message {
 		return why
 	}
-	*trouble = &storagev1.VolumeError{Time: metav1.Now(), Message: why.Error()}
+	*trouble = told
 	return errors.Join(why, a.write(ctx, a.objects.UpdateStatus, next))
 }
 

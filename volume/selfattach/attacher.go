@@ -315,7 +315,7 @@ func (a *Attacher) GetVolumeAttachment(_ context.Context, name string) (*storage
 	object := volumeAttachment(name, a.config.NodeName, one.record)
 	object.CreationTimestamp = metav1.NewTime(one.since) // when the attempt began
 	if one.err != nil && one.inUse && !object.Status.Attached {
-		object.Status.AttachError = &storagev1.VolumeError{Time: metav1.NewTime(one.since), Message: one.err.Error(), ErrorCode: codeOf(one.err)}
+		object.Status.AttachError = pvapi.AttachmentError(one.err, one.since)
 	}
 	return object, nil
 }

@@ -73,14 +73,6 @@ func (a *Attacher) attacherFor(name v1.UniqueVolumeName) (found attacher) {
 	return found
 }
 
-// codeOf is the code of a VolumeAttachment's error: that of gRPC for a node without room.
-func codeOf(err error) *int32 {
-	if errors.Is(err, volume.ErrAttachLimitExceeded) {
-		return new(int32(8))
-	}
-	return nil
-}
-
 // reconcile does what one volume needs now. One goroutine at a time does it for a volume.
 func (a *Attacher) reconcile(ctx context.Context, name v1.UniqueVolumeName) work.Result {
 	err := a.sync(ctx, name)

@@ -123,7 +123,7 @@ func (p *Plugin) CheckAttachment(ctx context.Context, spec *volume.Spec) error {
 	}
 	_, err = p.attachment(ctx, s, p.Host.GetNodeName())
 	if _, failed := errors.AsType[attachFailed](err); failed {
-		return csivolume.Failed("CheckAttachment", spec.Name(), err)
+		return err // it names the volume, and what has failed
 	}
 	return nil // attaching takes its time; an attachment that cannot be read is no failed one
 }

@@ -407,7 +407,12 @@ func TestALateAttachmentIsTold(t *testing.T) {
 			t.Errorf("after %v: %v", age, err)
 		}
 	}
-	a.DeletionTimestamp = new(metav1.Now())
+	a.Status.AttachError = &storagev1.VolumeError{Message: "no slot is free"}
+	want := `volume "h1" of driver ` + driverName + " is not attached to node node1: attaching it failed: no slot is free"
+	if err := r.plugin.CheckAttachment(t.Context(), pvSpec()); err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("%v", err)
+	}
+	a.Status.AttachError, a.DeletionTimestamp = nil, new(metav1.Now())
 	if err := r.plugin.CheckAttachment(t.Context(), pvSpec()); err != nil {
 		t.Errorf("while it is detached: %v", err)
 	}
