@@ -190,8 +190,16 @@ func (p *provisioner) beingMade(claim *v1.PersistentVolumeClaim, slow error) err
 	return errBeingMade
 }
 
+const (
+	// ErrNotProvisioned is a cause of [Controller.Explain]: the last attempt to make the claim's
+	// volume has failed.
+	ErrNotProvisioned volume.Cause = "failed to provision volume"
+	// ErrNoClass is another one: the claim's StorageClass does not exist.
+	ErrNoClass volume.Cause = "the StorageClass does not exist"
+)
+
 func failedToProvision(claim *v1.PersistentVolumeClaim, err error) error {
-	return fmt.Errorf("failed to provision volume with StorageClass %q: %w", pvapi.ClaimClass(claim, ""), err)
+	return fmt.Errorf("%w with StorageClass %q: %w", ErrNotProvisioned, pvapi.ClaimClass(claim, ""), err)
 }
 
 func (p *provisioner) failProvisioning(ctx context.Context, claim *v1.PersistentVolumeClaim, why error) error {
@@ -199,11 +207,14 @@ func (p *provisioner) failProvisioning(ctx context.Context, claim *v1.Persistent
 }
 
 // missClass is for a claim whose class does not exist, and that has found no volume
-// of that class either.
+// of that class either. An attempt that has failed while it did stays told.
 func (p *provisioner) missClass(ctx context.Context, claim *v1.PersistentVolumeClaim, class string, why *index.UnboundError) error {
-	missing := fmt.Errorf("storageclass.storage.k8s.io %q not found; create it, or a volume of this class that fits", class)
+	missing := &volume.Failure{Cause: ErrNoClass, Subject: class, What: fmt.Sprintf("storageclass.storage.k8s.io %q not found", class), Next: "create it, or a volume of this class that fits"}
 	waits := *why
 	waits.Err = fmt.Errorf("%w: %w", claimbinding.ErrUnbound, missing)
+	if failed := p.operations.Status(provisionKey(claim)).Failure; failed != nil {
+		waits.Err = fmt.Errorf("%w; before that: %w", waits.Err, failedToProvision(claim, failed))
+	}
 	return p.pending.leave(ctx, claim, &waits, event{v1.EventTypeWarning, reasonProvisioningFailed, missing.Error(), why.Reasons()})
 }
 

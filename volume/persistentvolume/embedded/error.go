@@ -13,7 +13,9 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
+	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
+	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/index"
 )
 
@@ -102,13 +104,17 @@ func (e *otherClaimError) Unwrap() []error {
 const noProvisioner = "kubernetes.io/no-provisioner"
 
 // withClass adds to the reason why a claim is not bound that its class has a
-// provisioner that does not run here, if it has.
+// provisioner that does not run here, if it has. If the class is not there, it adds why no volume
+// could be made when an earlier process knew it.
 func (c *Cluster) withClass(ctx context.Context, name types.NamespacedName, why error) error {
 	unbound, ok := errors.AsType[*index.UnboundError](why)
 	if !ok || unbound.Volume != "" || !errors.Is(unbound.Err, claimbinding.ErrUnbound) {
 		return why
 	}
 	class, err := c.classOf(ctx, name)
+	if errors.Is(why, persistentvolume.ErrNoClass) && !errors.Is(why, persistentvolume.ErrNotProvisioned) {
+		return withFailure(ctx, c, name, unbound)
+	}
 	if err != nil || class.Provisioner == noProvisioner {
 		return why
 	}
@@ -122,6 +128,19 @@ func (c *Cluster) withClass(ctx context.Context, name types.NamespacedName, why 
 		What: fmt.Sprintf("%v; the provisioner of storage class %q, %s, does not run here", &alone, class.Name, class.Provisioner),
 		Next: "write the PersistentVolume, with storageClassName: " + class.Name,
 	}
+}
+
+// withFailure adds to the reason why a claim is not bound why its volume could not be made, as an
+// earlier process has found.
+func withFailure(ctx context.Context, c *Cluster, name types.NamespacedName, why *index.UnboundError) error {
+	before := c.reasons.before[name.String()]
+	claim, err := objects.Get[*v1.PersistentVolumeClaim](ctx, c.objects, pvapi.ClaimRef(name))
+	if err != nil || before.Failed == "" || before.UID != claim.UID {
+		return why
+	}
+	both := *why
+	both.Err = fmt.Errorf("%w; before that: %s", why.Err, before.Failed)
+	return &both
 }
 
 // classOf returns the storage class of a claim.

@@ -30,6 +30,9 @@ type Reason struct {
 	// Text is the error of [Cluster.Explain], or why no pod with the claim could be
 	// placed, without the claim's name.
 	Text string `json:"text"`
+	// Failed is why no volume could be made for it when that was tried last; empty: it was not
+	// tried, or it has not failed. Text may say something else since: that the class is gone.
+	Failed string `json:"failed,omitempty"`
 	// Since is when it was found first.
 	Since time.Time `json:"since"`
 	// Ended is when the cluster ended that has said so; nil while it runs. One that
@@ -79,6 +82,7 @@ type reasons struct {
 	changed map[types.NamespacedName]bool
 	placed  map[types.NamespacedName]placing // what keeps pods from being placed
 	waiting map[chan struct{}]bool           // of heard
+	before  map[string]Reason                // what was known at start; only read
 	// The rest is the writer's own, after start.
 	known map[string]Reason
 	ended bool // as the file says
@@ -101,6 +105,7 @@ func (r *reasons) start(config Config) {
 		r.ended, reason.Ended = reason.Ended != nil, nil
 		r.known[name] = reason
 	}
+	r.before = maps.Clone(r.known)
 }
 
 // explained is told of each change of what the controller says.
@@ -224,8 +229,15 @@ func (c *Cluster) renewReason(ctx context.Context, name types.NamespacedName) {
 		return // and told again soon
 	}
 	text := strings.TrimPrefix(why.Error(), fmt.Sprintf("bind PersistentVolumeClaim %q: ", name))
-	if known := r.known[name.String()]; known.Text != text || known.UID != claim.UID {
-		r.known[name.String()] = Reason{UID: claim.UID, Text: text, Since: time.Now().UTC().Truncate(time.Second)}
+	known, failed := r.known[name.String()], ""
+	switch {
+	case errors.Is(why, persistentvolume.ErrNoClass) && known.UID == claim.UID:
+		failed = known.Failed
+	case errors.Is(why, persistentvolume.ErrNotProvisioned):
+		failed = text
+	}
+	if known.Text != text || known.UID != claim.UID {
+		r.known[name.String()] = Reason{UID: claim.UID, Text: text, Failed: failed, Since: time.Now().UTC().Truncate(time.Second)}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
 )
 
@@ -62,6 +63,34 @@ func TestWhyClaimsAreNotBoundIsWrittenDown(t *testing.T) {
 		case step.says != "" && (!strings.Contains(r.Text, step.says) || strings.HasPrefix(r.Text, "bind") || r.UID != m.claim("data").UID || r.Ended == nil || time.Since(r.Since) > time.Hour):
 			t.Errorf("%s: %+v", step.name, r)
 		}
+	}
+}
+
+// Why no volume could be made is told also by a process that does not know the claim's class, and
+// no longer once it is made.
+func TestAFailureIsToldWithoutItsClass(t *testing.T) {
+	const missing = `storageclass.storage.k8s.io "dirs" not found`
+	m := newMachine(t)
+	m.run()
+	refused := strings.Replace(dirsClass, "provisioner:", "parameters: {colour: red}\nprovisioner:", 1)
+	if err := m.bind(refused + claimOfDirs + web); !errors.Is(err, persistentvolume.ErrNotProvisioned) {
+		t.Fatalf("bind: %v", err)
+	}
+	failed := m.reason("data")
+	if failed.Failed == "" || failed.Failed != failed.Text || failed.Ended == nil {
+		t.Errorf("reason %+v", failed)
+	}
+	for range 2 { // also by a later process
+		if err := m.bind(claimOfDirs + web); !errors.Is(err, persistentvolume.ErrNoClass) || !strings.Contains(err.Error(), failed.Text) {
+			t.Errorf("bind without the class: %v", err)
+		}
+		if r := m.reason("data"); !strings.Contains(r.Text, missing) || !strings.Contains(r.Text, failed.Text) || r.Failed != failed.Text {
+			t.Errorf("without the class: %+v", r)
+		}
+	}
+	m.mustBind(dirsClass + claimOfDirs + web)
+	if r := m.reason("data"); r.Text != "" {
+		t.Errorf("bound: %+v", r)
 	}
 }
 
