@@ -155,12 +155,41 @@ func (t *Translator) TranslateClass(class *storagev1.StorageClass) (*storagev1.S
 // TranslateBack returns a volume that a driver has made for such a class with the in-tree source,
 // as the API keeps it. The error is a *[volume.InvalidSpecError].
 func (t *Translator) TranslateBack(pv *v1.PersistentVolume) (*v1.PersistentVolume, error) {
-	back, err := t.tables.TranslateCSIPVToInTree(pv)
+	zonal, nodes := splitAffinity(pv)
+	back, err := t.tables.TranslateCSIPVToInTree(zonal)
 	if err != nil {
 		return nil, volume.Invalid("volume "+pv.Name, "cannot be translated back to its in-tree source: %v", err)
 	}
+	if len(nodes) > 0 {
+		if back.Spec.NodeAffinity == nil {
+			back.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: new(v1.NodeSelector)}
+		}
+		required := back.Spec.NodeAffinity.Required
+		required.NodeSelectorTerms = append(required.NodeSelectorTerms, nodes...)
+	}
 	spec := volume.NewSpecFromPersistentVolume(back, false)
 	return back, checkSource(spec)
+}
+
+// splitAffinity takes the terms that name a node, and no zone, out of a copy of pv: the tables
+// refuse them.
+func splitAffinity(pv *v1.PersistentVolume) (zonal *v1.PersistentVolume, nodes []v1.NodeSelectorTerm) {
+	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {
+		return pv, nil
+	}
+	zonal = pv.DeepCopy()
+	var zones []v1.NodeSelectorTerm
+	for _, term := range zonal.Spec.NodeAffinity.Required.NodeSelectorTerms {
+		if slices.ContainsFunc(term.MatchExpressions, func(r v1.NodeSelectorRequirement) bool { return r.Key != v1.LabelHostname }) {
+			zones = append(zones, term)
+		} else {
+			nodes = append(nodes, term)
+		}
+	}
+	if zonal.Spec.NodeAffinity.Required.NodeSelectorTerms = zones; len(zones) == 0 {
+		zonal.Spec.NodeAffinity = nil
+	}
+	return zonal, nodes
 }
 
 func invalid(spec *volume.Spec, err error) error {

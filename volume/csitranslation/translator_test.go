@@ -244,7 +244,8 @@ func TestTranslateBack(t *testing.T) {
 	made := func(driver, handle string) *v1.PersistentVolume {
 		return persistent(v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: handle, FSType: "ext4"}}, func(pv *v1.PersistentVolume) {
 			pv.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{
-				{MatchExpressions: []v1.NodeSelectorRequirement{{Key: "topology.gke.io/zone", Operator: v1.NodeSelectorOpIn, Values: []string{"us-east1-b"}}}}}}}
+				{MatchExpressions: []v1.NodeSelectorRequirement{{Key: "topology.gke.io/zone", Operator: v1.NodeSelectorOpIn, Values: []string{"us-east1-b"}}}},
+				{MatchExpressions: []v1.NodeSelectorRequirement{{Key: v1.LabelHostname, Operator: v1.NodeSelectorOpIn, Values: []string{"here"}}}}}}}
 		}).PersistentVolume
 	}
 	pv := made("pd.csi.storage.gke.io", "projects/p/zones/us-east1-b/disks/disk")
@@ -258,6 +259,9 @@ func TestTranslateBack(t *testing.T) {
 	}
 	if d := got.Spec.GCEPersistentDisk; got.Spec.CSI != nil || d == nil || d.PDName != "disk" || d.FSType != "ext4" || got.Labels[v1.LabelTopologyZone] != "us-east1-b" {
 		t.Errorf("translated back to %+v", got)
+	}
+	if terms := got.Spec.NodeAffinity.Required.NodeSelectorTerms; len(terms) != 2 || terms[0].MatchExpressions[0].Key != v1.LabelTopologyZone || terms[1].MatchExpressions[0].Key != v1.LabelHostname {
+		t.Errorf("the nodes that reach it are %+v", terms)
 	}
 	forth, err := tr.Translate(volume.NewSpecFromPersistentVolume(got, false), "")
 	if err != nil || forth.PersistentVolume.Spec.CSI.VolumeHandle != "projects/UNSPECIFIED/zones/us-east1-b/disks/disk" {
