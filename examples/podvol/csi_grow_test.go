@@ -104,6 +104,7 @@ func mountALargerClaim(t *testing.T, block bool, misbehaviours []csitest.Misbeha
 		volumes, err := driver.Volumes()
 		if err == nil && block {
 			bytes, err = driver.DeviceSize(volumes[0])
+			must(t, err)
 			return bytes
 		}
 		var found []string
