@@ -18,8 +18,8 @@ import (
 func Open(path string) (*os.File, error) { return walk(path, nil) }
 
 // Make is [Open], and makes missing directories with these permissions, less the
-// umask. Existing ones stay as they are. A directory that is removed meanwhile
-// matches [fs.ErrNotExist].
+// umask, and syncs those above. Existing ones stay as they are. A directory that is removed
+// meanwhile matches [fs.ErrNotExist].
 func Make(path string, perm fs.FileMode) (*os.File, error) {
 	return walk(path, func(parent *os.File, name string) error { return mkdir(parent, name, perm) })
 }
@@ -169,11 +169,33 @@ func openAt(parent *os.File, name string, flags int, perm fs.FileMode) (*os.File
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// mkdir leaves an existing directory as it is.
+// mkdir leaves an existing directory as it is. A new one is there after a power cut, too, so that
+// what its user syncs in it is found.
 func mkdir(parent *os.File, name string, perm fs.FileMode) error {
 	err := eintr.Do(func() error { return unix.Mkdirat(int(parent.Fd()), name, uint32(perm.Perm())) })
-	if err != nil && err != unix.EEXIST {
+	if err == unix.EEXIST {
+		return nil
+	}
+	if err != nil {
 		return &fs.PathError{Op: "mkdir", Path: filepath.Join(parent.Name(), name), Err: err}
+	}
+	return syncDir(parent)
+}
+
+// syncDir syncs a directory, unless it is one that must not be read, or is on a file system that
+// has no such call.
+func syncDir(dir *os.File) error {
+	readable, err := openAt(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer readable.Close()
+	err = eintr.Do(func() error { return unix.Fsync(int(readable.Fd())) })
+	if err != nil && err != unix.EINVAL {
+		return &fs.PathError{Op: "fsync", Path: dir.Name(), Err: err}
 	}
 	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/podvol/podvol/util/durable"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/machinedir"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/internal/work"
 )
@@ -111,11 +111,11 @@ func (a *attachment) isAttached() bool { return a.record != nil && a.record.Step
 // logged, and stay: a person has to detach what they are of. The error is of the directory, or
 // says that the configuration is not complete.
 func Open(c Config) (*Attacher, error) {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := machinedir.BootID()
 	if err != nil {
 		return nil, err
 	}
-	return open(c, strings.TrimSpace(string(boot)))
+	return open(c, boot)
 }
 
 func open(c Config, boot string) (*Attacher, error) {

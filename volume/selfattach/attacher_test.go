@@ -322,6 +322,37 @@ func TestAHalfWrittenRecordGoes(t *testing.T) {
 	})
 }
 
+// A program in another mount namespace has a record at a path that is not to be seen here. It
+// does not lose the volume.
+func TestAProgramInAnotherMountNamespace(t *testing.T) {
+	inBubble(t, 1, func(t *testing.T, c *cabinet, n []*machineNode) {
+		n[0].want("a")
+		time.Sleep(time.Second)
+		dirs, err := filepath.Glob(filepath.Join(n[0].config().SharedDir, "*"))
+		if err != nil || len(dirs) != 1 {
+			t.Fatal(dirs, err)
+		}
+		entry := filepath.Join(dirs[0], "another")
+		if err := errors.Join(os.Symlink("/container/record", entry), os.Symlink("1.2.3 /container/record", entry+".in")); err != nil {
+			t.Fatal(err)
+		}
+		n[0].unwant("a")
+		if err := n[0].attacher.WaitForDetached(t.Context()); err != nil || !c.has("a") || n[0].hasRecord("a") {
+			t.Errorf("%v, attached: %v", err, c.has("a"))
+		}
+		n[0].want("a")
+		time.Sleep(time.Second)
+		if err := errors.Join(os.Remove(entry), os.Remove(entry+".in")); err != nil {
+			t.Fatal(err)
+		}
+		n[0].unwant("a")
+		if err := n[0].attacher.WaitForDetached(t.Context()); err != nil {
+			t.Error(err)
+		}
+		c.assertGone()
+	})
+}
+
 // A record that cannot be read stays until its volume is attached anew.
 func TestADamagedRecordStays(t *testing.T) {
 	inBubble(t, 1, func(t *testing.T, c *cabinet, nodes []*machineNode) {

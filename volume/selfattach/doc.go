@@ -12,7 +12,8 @@
 //   - Nothing is detached that the manager has in use: what a pod wants, what is mounted, and
 //     what an earlier owner of the root directory has left staged.
 //   - Programs of one machine that attach the same volume tell each other so
-//     ([Config].SharedDir). The last one detaches it.
+//     ([Config].SharedDir). The last one detaches it. One in another mount namespace, whose
+//     record is not to be seen, counts until it says that it is done, or the machine boots.
 //   - One call is in flight for a volume, and delays no other volume.
 //
 // Without a cluster CSI drivers attach by the plugin of controller.ForNode, which is the manager's

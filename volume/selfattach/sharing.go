@@ -4,22 +4,17 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/util/eintr"
-	"github.com/podvol/podvol/util/retry"
-	"github.com/podvol/podvol/util/rootdir"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/machinedir"
 )
 
 // sharing is how the programs of one machine tell each other which volumes they have attached:
-// a directory for each volume, with a link to each program's record of it. Who attaches or
+// a directory for each volume, with an entry for each program's record of it. Who attaches or
 // detaches has the lock of the directory. The zero value: no other program attaches.
 type sharing struct{ dir string }
 
@@ -28,7 +23,7 @@ var errBusy = volume.NothingDone(errors.New("another program of this machine att
 
 // share is a volume's directory, locked. A nil share: no other program has the volume.
 type share struct {
-	dir  *os.File
+	lock *machinedir.Lock
 	path string
 	own  string // the record
 }
@@ -40,51 +35,14 @@ func (s sharing) lock(name v1.UniqueVolumeName, own string) (*share, error) {
 		return nil, nil
 	}
 	l := &share{path: filepath.Join(s.dir, fileOf(name)), own: own}
-	err := retry.Patiently(fs.ErrNotExist, func() error {
-		checked, err := rootdir.Make(l.path, 0o700)
-		if err != nil {
-			return err
-		}
-		defer checked.Close()
-		l.dir, err = os.Open(fmt.Sprintf("/proc/self/fd/%d", checked.Fd()))
-		if err != nil {
-			return err
-		}
-		err = eintr.Do(func() error { return unix.Flock(int(l.dir.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = errBusy
-		}
-		if err == nil {
-			err = l.check()
-		}
-		if err != nil {
-			l.dir.Close()
-		}
-		return err
-	})
+	var err error
+	if l.lock, err = machinedir.Take(l.path, ""); errors.Is(err, machinedir.ErrBusy) {
+		err = errBusy
+	}
 	if err != nil {
 		return nil, volume.NothingDone(err)
 	}
 	return l, nil
-}
-
-// check fails with fs.ErrNotExist if another program has removed the directory before it was
-// locked.
-func (l *share) check() error {
-	now, err := os.Lstat(l.path)
-	if err != nil {
-		return err
-	}
-	locked, err := l.dir.Stat()
-	if err == nil && !os.SameFile(now, locked) {
-		err = fs.ErrNotExist
-	}
-	return err
-}
-
-// link is a path by the open directory, so that it is in no other.
-func (l *share) link(name string) string {
-	return filepath.Join(fmt.Sprintf("/proc/self/fd/%d", l.dir.Fd()), name)
 }
 
 func nameOf(record string) string {
@@ -97,10 +55,7 @@ func (l *share) enter() error {
 	if l == nil {
 		return nil
 	}
-	if err := os.Symlink(l.own, l.link(nameOf(l.own))); !errors.Is(err, fs.ErrExist) {
-		return volume.NothingDone(err)
-	}
-	return nil
+	return volume.NothingDone(l.lock.Enter(nameOf(l.own), l.own))
 }
 
 // leave is for a program that does not have it any more.
@@ -108,10 +63,7 @@ func (l *share) leave() error {
 	if l == nil {
 		return nil
 	}
-	if err := os.Remove(l.link(nameOf(l.own))); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return l.lock.Leave(nameOf(l.own))
 }
 
 // other returns the record of another program that has the volume; empty: there is none. A
@@ -120,22 +72,18 @@ func (l *share) other() (string, error) {
 	if l == nil {
 		return "", nil
 	}
-	links, err := l.dir.ReadDir(-1)
+	all, err := l.lock.All()
 	if err != nil {
 		return "", err
 	}
-	for _, link := range links {
-		record, err := os.Readlink(l.link(link.Name()))
-		if err != nil {
-			return "", err
-		}
-		if record == l.own {
+	for _, e := range all {
+		if e.Text == l.own {
 			continue
 		}
-		if _, err := os.Lstat(record); !errors.Is(err, fs.ErrNotExist) {
-			return record, nil
+		if !e.IsGone(e.Text) {
+			return e.Text, nil
 		}
-		if err := os.Remove(l.link(link.Name())); err != nil {
+		if err := l.lock.Leave(e.Name); err != nil {
 			return "", err
 		}
 	}
@@ -151,5 +99,5 @@ func (l *share) unlock() {
 	if os.Remove(l.path) == nil { // it is empty
 		_ = os.Remove(filepath.Dir(l.path))
 	}
-	l.dir.Close()
+	l.lock.Close()
 }

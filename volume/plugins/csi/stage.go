@@ -10,6 +10,7 @@ import (
 
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/machinedir"
 	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/plugins/csi/internal/csivolume"
 	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
@@ -167,7 +168,7 @@ func stillAttached(ctx context.Context, p *Plugin, d *drivers.Driver, w *volumeR
 // programs' sake.
 func (p *Plugin) enterStaged(d *drivers.Driver, handle, place string) (*staged.Op, error) {
 	op, err := p.staged.Begin(staged.Name(d.Name, handle, d.Socket))
-	if errors.Is(err, staged.ErrBusy) {
+	if errors.Is(err, machinedir.ErrBusy) {
 		return nil, volume.NothingDone(&volume.Failure{Cause: ErrStagedElsewhere, Err: err, Subject: handle,
 			What: fmt.Sprintf("another program of this machine is staging, unstaging or detaching volume %.128q of driver %s", handle, d.Name)})
 	}
@@ -262,7 +263,7 @@ func (p *Plugin) unstage(ctx context.Context, place, dataDir string, key knownKe
 				_, err := s.Node.NodeUnstageVolume(ctx, r)
 				return err
 			})
-		} else if p.staged.IsClear(place) && !errors.Is(err, staged.ErrBusy) {
+		} else if p.staged.IsClear(place) && !errors.Is(err, machinedir.ErrBusy) {
 			err = nil // the program that has it staged took it for not staged here
 		}
 		if err != nil {

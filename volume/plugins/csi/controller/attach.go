@@ -12,6 +12,7 @@ import (
 
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/machinedir"
 	"github.com/podvol/podvol/volume/plugins/csi/internal/csivolume"
 	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
 	"github.com/podvol/podvol/volume/plugins/csi/internal/staged"
@@ -116,7 +117,7 @@ func (p *Plugin) hold(t *target) (release func(), err error) {
 
 // inUse marks the error of an operation that another one keeps from beginning.
 func inUse(err error) error {
-	if errors.Is(err, staged.ErrBusy) {
+	if errors.Is(err, machinedir.ErrBusy) {
 		return fmt.Errorf("%w: %w", volume.ErrInUse, err)
 	}
 	return err

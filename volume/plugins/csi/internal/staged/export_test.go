@@ -1,7 +1,4 @@
 package staged
 
 // Die leaves an operation as the death of its process does.
-func (o *Op) Die() {
-	o.file.Close()
-	o.dir.Close()
-}
+func (o *Op) Die() { o.lock.Close() }

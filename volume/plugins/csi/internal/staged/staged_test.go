@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/podvol/podvol/volume/internal/machinedir"
 	"github.com/podvol/podvol/volume/plugins/csi/internal/staged"
 )
 
@@ -105,7 +106,7 @@ func TestOneOfManyHasTheVolume(t *testing.T) {
 		for _, dir := range dirs {
 			all.Go(func() {
 				elsewhere, err := enter(table, "v", dir)
-				if err != nil && !errors.Is(err, staged.ErrBusy) {
+				if err != nil && !errors.Is(err, machinedir.ErrBusy) {
 					t.Error(err)
 				}
 				if elsewhere == "" && err == nil {
@@ -120,7 +121,7 @@ func TestOneOfManyHasTheVolume(t *testing.T) {
 		for _, dir := range dirs {
 			all.Go(func() {
 				err := leave(table, "v", dir)
-				for errors.Is(err, staged.ErrBusy) {
+				for errors.Is(err, machinedir.ErrBusy) {
 					err = leave(table, "v", dir)
 				}
 				if err != nil {
@@ -146,7 +147,7 @@ func TestOperationsExcludeEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	busy(true)
-	if _, err := enter(table, "v", dirs[0]); !errors.Is(err, staged.ErrBusy) {
+	if _, err := enter(table, "v", dirs[0]); !errors.Is(err, machinedir.ErrBusy) {
 		t.Errorf("err = %v", err)
 	}
 	if _, err := enter(table, "other", dirs[0]); err != nil {
@@ -216,6 +217,38 @@ func TestWhereAProgramHasDied(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A place in another mount namespace counts until the machine is booted: what is to be seen at its
+// path here is something else.
+func TestAPlaceInAnotherMountNamespace(t *testing.T) {
+	table, dirs := places(t, 2)
+	table.IsMounted = func(string) (bool, error) { return false, nil }
+	op, err := table.Begin("v")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := op.Enter(dirs[0]); err != nil {
+		t.Fatal(err)
+	}
+	op.Die()
+	view := filepath.Join(table.Dir, "v.in")
+	entry, err := os.Readlink(filepath.Join(table.Dir, "v"))
+	if err := errors.Join(err, os.Remove(view), os.Symlink("1.2.3 "+entry, view)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if elsewhere, err := enter(table, "v", dirs[1]); elsewhere != dirs[0] || err != nil {
+			t.Errorf("it is at %q, %v", elsewhere, err)
+		}
+		_ = os.Remove(dirs[0])
+	}
+	if err := errors.Join(leave(table, "v", dirs[0])); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(table.Dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory is left: %v", err)
 	}
 }
 
