@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -39,10 +40,11 @@ func Listen(ctx context.Context, addr string) (*Server, error) {
 }
 
 // ListenSocket opens a Unix socket, which goes with the server. It replaces one that a killed
-// process has left: the caller makes sure that no other process serves there, and that the
-// directory is closed to other users.
+// process has left, but not one that a process serves: the error matches EADDRINUSE then. The
+// caller makes sure that the directory is closed to other users, and that no other process opens
+// a socket there meanwhile.
 func ListenSocket(ctx context.Context, path string) (*Server, error) {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := RemoveDead(ctx, path); err != nil {
 		return nil, err
 	}
 	var config net.ListenConfig
@@ -51,6 +53,23 @@ func ListenSocket(ctx context.Context, path string) (*Server, error) {
 		return nil, err
 	}
 	return &Server{listener: l}, nil
+}
+
+// RemoveDead removes a Unix socket that no process serves. Another one stays; a missing one is
+// success.
+func RemoveDead(ctx context.Context, path string) error {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "unix", path)
+	if err == nil {
+		return conn.Close()
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		err = os.Remove(path)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // URL is the URL of the root of a server at an address, without a slash at its end.

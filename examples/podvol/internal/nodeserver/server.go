@@ -11,7 +11,10 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/podvol/podvol/examples/nodehttp"
+	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume/nodeagent"
 	"github.com/podvol/podvol/volume/plugins/csi"
@@ -97,8 +100,37 @@ func listenLocally(ctx context.Context, rootDir string) (server *nodehttp.Server
 		if err := os.Mkdir(socketDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
+		unlock, err := sweep(ctx, socketDir)
+		if err != nil {
+			return err
+		}
+		defer unlock()
 		server, err = nodehttp.ListenSocket(ctx, socketOf(rootDir))
 		return err
 	})
 	return server, err
+}
+
+// sweep removes the sockets of killed processes, whose roots may never have a node again. It
+// locks the directory, so that a socket that another process is about to serve is not taken for
+// one of those.
+func sweep(ctx context.Context, dir string) (unlock func(), err error) {
+	locked, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	err = retry.Patiently(unix.EWOULDBLOCK, func() error {
+		return eintr.Do(func() error { return unix.Flock(int(locked.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
+	})
+	sockets, globErr := filepath.Glob(filepath.Join(dir, "*.sock"))
+	if err = errors.Join(err, globErr); err != nil {
+		locked.Close()
+		return nil, err
+	}
+	for _, path := range sockets {
+		if info, err := os.Lstat(path); err == nil && info.Mode().Type() == fs.ModeSocket {
+			_ = nodehttp.RemoveDead(ctx, path) // the next node tries again
+		}
+	}
+	return func() { locked.Close() }, nil
 }
