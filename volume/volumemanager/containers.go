@@ -2,7 +2,6 @@ package volumemanager
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager/internal/lifecycle"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
+	"github.com/podvol/podvol/volume/volumemanager/volumestatus"
 )
 
 // ContainerMounts returns what the runtime must show to one container, by name, of a
@@ -72,7 +72,7 @@ func (m containerVolumes) MountedVolume(podUID types.UID, name string) (*mountre
 	if s.state == StateMounted && s.actual.record != nil && !s.actual.record.Rebuilt && s.doing != opTearDown {
 		return s.actual.record, nil
 	}
-	return nil, volume.NothingDone(notMounted(m.status.rows(s), name))
+	return nil, volume.NothingDone(volumestatus.NotMounted(m.status.rows(s), name))
 }
 
 // KeepRoot implements [containermounts.Volumes].
@@ -106,46 +106,6 @@ func (m containerVolumes) isStanding(key rootdir.Key) bool {
 	p := m.entries.pods[key.PodUID]
 	return p != nil && p.wanted &&
 		p.find(func(s *podVolume) bool { return s.actual.key == key && s.actual.exists() && s.doing != opTearDown }) != nil
-}
-
-// NotMountedError says why a volume cannot be shown to a container yet.
-type NotMountedError struct {
-	// Waits says what the volume waits for.
-	Waits string
-	// Last is the error of the last attempt, if one has failed.
-	Last error
-	// Attachment is the report that it waits for, if it waits for one.
-	Attachment *AttachmentError
-}
-
-func (e *NotMountedError) Error() string {
-	text := "it is not mounted, but waits for " + e.Waits
-	if e.Last != nil {
-		text += fmt.Sprintf("; the last attempt failed: %v", e.Last)
-	}
-	return text
-}
-
-// Unwrap returns the last attempt's error and the attachment's.
-func (e *NotMountedError) Unwrap() (errs []error) {
-	if e.Last != nil {
-		errs = append(errs, e.Last)
-	}
-	if e.Attachment != nil {
-		errs = append(errs, e.Attachment)
-	}
-	return errs
-}
-
-// notMounted says what a volume waits for, of which these are the rows.
-func notMounted(rows []VolumeStatus, name string) *NotMountedError {
-	i := max(0, slices.IndexFunc(rows, func(r VolumeStatus) bool { return r.Volume == name }))
-	e := &NotMountedError{Last: rows[i].Err}
-	e.Waits, e.Attachment = rows[i].waitsFor("its set-up to begin")
-	if own, ok := e.Last.(*volume.Error); ok {
-		e.Last = own.Err // the error around this one names the volume
-	}
-	return e
 }
 
 // subPathsOf is where parts of a volume are bound.

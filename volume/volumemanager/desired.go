@@ -14,6 +14,7 @@ import (
 	"github.com/podvol/podvol/volume/podstate"
 	"github.com/podvol/podvol/volume/validation"
 	"github.com/podvol/podvol/volume/volumemanager/internal/lifecycle"
+	"github.com/podvol/podvol/volume/volumemanager/volumestatus"
 )
 
 var (
@@ -21,7 +22,7 @@ var (
 	ErrUnknownPod = errors.New("the pod was never declared: call PutPod first")
 	// ErrWithdrawn says that a pod was deleted while a call waited for its
 	// volumes.
-	ErrWithdrawn = errors.New("the pod was deleted meanwhile")
+	ErrWithdrawn = volumestatus.ErrWithdrawn
 	// ErrSuperseded says that a pod was declared with other volumes, or again,
 	// while a call waited.
 	ErrSuperseded = errors.New("the pod was declared anew meanwhile")
@@ -229,7 +230,7 @@ func (w *desiredStateOfWorld) isNew(podUID types.UID) bool {
 // ErrPodEnded says that a pod's containers have ended for good: its status has the
 // phase Succeeded or Failed, and none of them running. Its volumes are not set up;
 // [Manager.PutPod] has them torn down.
-var ErrPodEnded = errors.New("the pod has ended (phase Succeeded or Failed), so that its volumes are torn down and not set up")
+var ErrPodEnded = volumestatus.ErrPodEnded
 
 // endPod withdraws a pod that has ended, but does not forget it: its own data may stay
 // until it is deleted. The caller holds the lock.

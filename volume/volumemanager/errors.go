@@ -1,12 +1,6 @@
 package volumemanager
 
 import (
-	"errors"
-	"fmt"
-	"strings"
-
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podspec"
 	"github.com/podvol/podvol/volume/mountrecord"
@@ -15,6 +9,7 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager/internal/lifecycle"
 	"github.com/podvol/podvol/volume/volumemanager/internal/oncepod"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
+	"github.com/podvol/podvol/volume/volumemanager/volumestatus"
 )
 
 // Causes of a volume's errors, for [errors.Is]; each is a *[volume.Failure]'s.
@@ -23,7 +18,7 @@ const (
 	ErrNodeAffinity = podspec.ErrNodeAffinity
 	// ErrReplaced: a pod's volume is mounted from another source than is now asked for.
 	// Its containers may be using it, so it is left alone.
-	ErrReplaced volume.Cause = "the volume is mounted from another source"
+	ErrReplaced = volumestatus.ErrReplaced
 	// ErrDeviceReplaced: a pod's device is not the volume's any more.
 	ErrDeviceReplaced = blockmap.ErrReplaced
 	// ErrUsedByOtherPod: another pod on this node has the PersistentVolume, whose only
@@ -94,51 +89,13 @@ func StateDir(rootDir string) string { return rootdir.StateDir(rootDir) }
 // returns any error of that too, which counts as damage.
 func (m *Manager) Damaged() error { return rootdir.Damaged(m.host.RootDir) }
 
-// PodError collects what went wrong with the volumes of one pod.
-type PodError struct {
-	// Op is "set up" or "tear down".
-	Op     string
-	Pod    types.NamespacedName
-	PodUID types.UID
-	// Errs are the failures, one a volume, in the pod's order.
-	Errs []error
-}
-
-func (e *PodError) Error() string {
-	pod := "pod " + e.Pod.String()
-	if e.Pod.Name == "" {
-		pod = "the pod with UID " + string(e.PodUID)
-	}
-	lines := make([]string, 0, 1+len(e.Errs))
-	lines = append(lines, fmt.Sprintf("%d of the volumes of %s could not be %s:", len(e.Errs), pod, past(e.Op)))
-	for _, err := range e.Errs {
-		lines = append(lines, err.Error())
-	}
-	return strings.Join(lines, "\n")
-}
-
-func past(op string) string {
-	if op == podTearDown {
-		return "torn down"
-	}
-	return op // "set up" is its own participle
-}
-
-// Unwrap returns the failures.
-func (e *PodError) Unwrap() []error { return e.Errs }
-
-const (
-	podSetUp    = "set up"
-	podTearDown = "tear down"
-)
-
 var (
 	// ErrDirectoryGone says that a volume that is no mount of its own was set up
 	// once, and its directory below the root directory was removed since.
 	ErrDirectoryGone = rootdir.ErrDirectoryGone
 	// ErrVanished says that a volume's mount is gone although the manager has not
 	// unmounted it.
-	ErrVanished = errors.New("its mount has vanished")
+	ErrVanished = volumestatus.ErrVanished
 	// ErrOutcomeUnknown says that a set-up was begun and never confirmed.
 	ErrOutcomeUnknown = rootdir.ErrOutcomeUnknown
 	// ErrNoRecord says that a volume's directory has no record.

@@ -3,18 +3,15 @@ package volumemanager
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/claimbinding"
-	"github.com/podvol/podvol/volume/internal/podspec"
 	"github.com/podvol/podvol/volume/podstate"
+	"github.com/podvol/podvol/volume/volumemanager/volumestatus"
 )
 
 // SetUpPod declares the pod as [Manager.PutPod] does and waits until each volume that a
@@ -34,17 +31,17 @@ import (
 //     meanwhile.
 func (m *Manager) SetUpPod(ctx context.Context, pod *v1.Pod) (*PodVolumes, error) {
 	if err := checkVolumes(pod); err != nil {
-		return pendingVolumes(pod).failed(err), err
+		return volumestatus.PendingVolumes(pod).Fail(err), err
 	}
 	if podstate.HasEnded(pod) {
-		return pendingVolumes(pod).failed(ErrPodEnded), ErrPodEnded
+		return volumestatus.PendingVolumes(pod).Fail(ErrPodEnded), ErrPodEnded
 	}
 	if err := m.life.WaitForRun(ctx); err != nil {
-		return pendingVolumes(pod).failed(err), err
+		return volumestatus.PendingVolumes(pod).Fail(err), err
 	}
 	expected, err := m.declared(pod)
 	if err != nil {
-		return pendingVolumes(pod).failed(err), err
+		return volumestatus.PendingVolumes(pod).Fail(err), err
 	}
 	err = m.await(ctx, pod.UID, func(p *podState) (bool, error) {
 		if err := expected.superseded(p); err != nil {
@@ -53,7 +50,7 @@ func (m *Manager) SetUpPod(ctx context.Context, pod *v1.Pod) (*PodVolumes, error
 		return expected.attempted(), nil
 	})
 	result := m.volumesOf(pod, err)
-	return result, result.err(podSetUp, err)
+	return result, result.Err(volumestatus.SetUp, err)
 }
 
 // WaitForMounted waits until every volume of a declared pod that a container of it
@@ -91,10 +88,10 @@ func (m *Manager) WaitForMounted(ctx context.Context, podUID types.UID) error {
 		ended = nil // its row says so
 	}
 	result := m.volumesOf(pod, ended)
-	if result.mounted() {
+	if result.IsMounted() {
 		return nil // in the moment that ctx ended
 	}
-	return result.err(podSetUp, err)
+	return result.Err(volumestatus.SetUp, err)
 }
 
 // TearDownPod deletes the pod as [Manager.DeletePod] does and waits until each
@@ -165,7 +162,7 @@ func (m *Manager) awaitGone(ctx context.Context, podUID types.UID, counts func(*
 	if len(result.Volumes) == 0 {
 		return nil // perhaps in the moment that ctx ended
 	}
-	return result.err(podTearDown, err)
+	return result.Err(volumestatus.TearDown, err)
 }
 
 // awaitRecovery is [Manager.WaitForRecovery], but does not mind the end of ctx
@@ -295,65 +292,6 @@ func (g expectation) excess() error {
 	return nil
 }
 
-// PendingError says what a volume was waiting for when a caller's patience
-// ended. The declaration stays.
-type PendingError struct {
-	Pod    types.NamespacedName
-	Volume string
-	// Waits says what for.
-	Waits string
-	// Last is the error of the last attempt, if one has failed.
-	Last error
-	// Attachment is the report that it was waiting for, if it was for one.
-	Attachment *AttachmentError
-	// Cause is why the wait ended.
-	Cause error
-}
-
-func (e *PendingError) Error() string {
-	text := fmt.Sprintf("volume %q of pod %s: %v while waiting for %s", e.Volume, e.Pod, e.Cause, e.Waits)
-	if e.Last != nil {
-		text += fmt.Sprintf("; the last attempt failed: %v", e.Last)
-	}
-	return text
-}
-
-// Unwrap returns the cause, the last attempt's error and the attachment's.
-func (e *PendingError) Unwrap() []error {
-	errs := []error{e.Cause}
-	if e.Last != nil {
-		errs = append(errs, e.Last)
-	}
-	if e.Attachment != nil {
-		errs = append(errs, e.Attachment)
-	}
-	return errs
-}
-
-// RecoveryError says that a caller's patience ended before Run knew what volumes
-// there are.
-type RecoveryError struct {
-	RootDir string
-	// Cause is why the wait ended; it matches [ErrNotRun] where Run was not called.
-	Cause error
-}
-
-func (e *RecoveryError) Error() string {
-	return fmt.Sprintf("%v while waiting for the manager to find out which volumes are below %s", e.Cause, e.RootDir)
-}
-
-// Unwrap returns the cause.
-func (e *RecoveryError) Unwrap() error { return e.Cause }
-
-// pending turns the row of a volume that a caller stopped waiting for into one
-// that says so; otherwise is what it waits for if the row does not say it.
-func pending(row VolumeStatus, cause error, otherwise string) VolumeStatus {
-	e := &PendingError{Pod: row.Pod, Volume: row.Volume, Last: row.Err, Cause: cause}
-	e.Waits, e.Attachment = row.waitsFor(otherwise)
-	row.State, row.Err = StatePending, e
-	return row
-}
-
 // goneBefore is what the tear-down of a pod waits for. The caller holds the lock.
 func (m *Manager) goneBefore(p *podState) string {
 	if p.ended && m.config.KeepEndedPodData {
@@ -365,52 +303,15 @@ func (m *Manager) goneBefore(p *podState) string {
 	return "its containers to be gone"
 }
 
-// waitsFor says what the volume waits for, and the report about its attachment
-// if it is that.
-func (s VolumeStatus) waitsFor(otherwise string) (string, *AttachmentError) {
-	switch {
-	case s.Operation != "":
-		return fmt.Sprintf("its %s of %s, under way for %s", s.Operation, s.Source, time.Since(s.Began).Round(time.Millisecond)), nil
-	case s.Attachment != nil && !s.Attachment.Mounted:
-		return s.Attachment.wait(), s.Attachment
-	case !s.NextRetry.IsZero():
-		return fmt.Sprintf("the next attempt in %s", time.Until(s.NextRetry).Round(time.Millisecond)), nil
-	}
-	if e, ok := errors.AsType[*claimbinding.Error](s.Err); ok && s.Wanted && errors.Is(e, claimbinding.ErrUnbound) {
-		return fmt.Sprintf("claim %s to be bound", e.Claim), nil
-	}
-	return otherwise, nil
-}
-
-func pendingVolumes(pod *v1.Pod) *PodVolumes {
-	if pod == nil {
-		return &PodVolumes{}
-	}
-	result := &PodVolumes{Pod: podspec.Name(pod), PodUID: pod.UID, Volumes: make([]VolumeStatus, len(pod.Spec.Volumes))}
-	now := time.Now()
-	for i, v := range pod.Spec.Volumes {
-		result.Volumes[i] = VolumeStatus{Pod: result.Pod, PodUID: pod.UID, Volume: v.Name, State: StatePending, Since: now}
-	}
-	return result
-}
-
-// failed gives every volume the same error.
-func (p *PodVolumes) failed(err error) *PodVolumes {
-	for i := range p.Volumes {
-		p.Volumes[i].State, p.Volumes[i].Err = StateFailed, err
-	}
-	return p
-}
-
 // volumesOf returns the pod's volumes as they are when a wait ends, by its
 // error where it was not to the end.
 func (m *Manager) volumesOf(pod *v1.Pod, ended error) *PodVolumes {
-	result := pendingVolumes(pod)
+	result := volumestatus.PendingVolumes(pod)
 	m.entries.Lock()
 	defer m.entries.Unlock()
 	p, ok := m.entries.pods[pod.UID]
 	if !ok {
-		return result.failed(ended)
+		return result.Fail(ended)
 	}
 	for _, s := range p.volumes {
 		for _, row := range m.status.rows(s) {
@@ -424,19 +325,12 @@ func (m *Manager) volumesOf(pod *v1.Pod, ended error) *PodVolumes {
 					row.State = StateUnused
 				}
 			case ended != nil && (row.State != StateMounted || s.doing != opNone || s.applied < s.generation):
-				row = pending(row, ended, "its set-up to begin")
+				row = volumestatus.Pending(row, ended, "its set-up to begin")
 			}
 			result.Volumes[i] = row
 		}
 	}
 	return result
-}
-
-// mounted reports whether every volume is that a container uses.
-func (p *PodVolumes) mounted() bool {
-	return !slices.ContainsFunc(p.Volumes, func(v VolumeStatus) bool {
-		return v.State != StateMounted && v.State != StateUnused || v.Err != nil
-	})
 }
 
 // remains returns those of a pod's volumes that count.
@@ -451,40 +345,8 @@ func (m *Manager) remains(podUID types.UID, counts func(*podVolume) bool, ended 
 	result.Pod, result.Volumes = p.name, m.status.sortedRows(p.volumesThat(counts))
 	for i, row := range result.Volumes {
 		if ended != nil {
-			result.Volumes[i] = pending(row, ended, m.goneBefore(p))
+			result.Volumes[i] = volumestatus.Pending(row, ended, m.goneBefore(p))
 		}
 	}
 	return result
-}
-
-// err collects the errors of the volumes; ended is why a wait ended early, if
-// no volume says it.
-func (p *PodVolumes) err(op string, ended error) error {
-	var errs []error
-	for _, v := range p.Volumes {
-		if v.Err != nil {
-			errs = append(errs, v.Err)
-		}
-	}
-	if len(errs) == 0 {
-		return ended
-	}
-	return &PodError{Op: op, Pod: p.Pod, PodUID: p.PodUID, Errs: errs}
-}
-
-// PodVolumes are the volumes of one pod, in the pod's order.
-type PodVolumes struct {
-	Pod     types.NamespacedName
-	PodUID  types.UID
-	Volumes []VolumeStatus
-}
-
-// Path returns where the pod's containers find the volume of this name, and
-// whether it is mounted.
-func (p *PodVolumes) Path(volumeName string) (string, bool) {
-	i := slices.IndexFunc(p.Volumes, func(s VolumeStatus) bool { return s.Volume == volumeName })
-	if i < 0 || p.Volumes[i].State != StateMounted {
-		return "", false
-	}
-	return p.Volumes[i].Path, true
 }

@@ -1,4 +1,4 @@
-package volumemanager
+package volumestatus
 
 import (
 	"encoding/json"
@@ -21,7 +21,7 @@ import (
 //   - "server" (name, answers, since, failures, retryAt, error) is there only if mounts
 //     from it have had no answer lately.
 //   - "condition" is there if the storage says that the volume is not in order.
-func (s VolumeStatus) MarshalJSON() ([]byte, error) {
+func (s Status) MarshalJSON() ([]byte, error) {
 	out := statusjson.Status{
 		Namespace: s.Pod.Namespace, Pod: s.Pod.Name, PodUID: s.PodUID, Node: string(s.NodeName), Volume: s.Volume,
 		Plugin: s.Plugin, Source: s.Source, Path: s.Path, Device: s.Device, State: string(s.State), Wanted: s.Wanted,
