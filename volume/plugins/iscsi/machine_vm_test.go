@@ -31,6 +31,7 @@ import (
 // Disks of the kernel's own target, by the real initiator, in a machine of their own.
 func TestDisksOfATargetInAMachine(t *testing.T) {
 	programs := debs.Unpack(t, "openiscsi", "open-iscsi")
+	paths := debs.Unpack(t, "multipath", "multipath-tools", "dmsetup")
 	vmtest.Run(t, func(t *testing.T) {
 		startInitiator(t, programs)
 		t.Run("from claim to file", testFromClaimToFile)
@@ -42,6 +43,9 @@ func TestDisksOfATargetInAMachine(t *testing.T) {
 		t.Run("restart", testRestart)
 		t.Run("another disk", testAnotherDisk)
 		t.Run("killed", testKilled)
+		t.Run("initiator name", testInitiatorName)
+		t.Run("two paths", testTwoPathsWithoutMultipathd)
+		t.Run("multipath", func(t *testing.T) { testMultipath(t, paths) })
 	})
 }
 
@@ -90,9 +94,16 @@ func startInitiator(t *testing.T, programs debs.Tree) {
 	bin := t.TempDir()
 	must(t, programs.Wrap("iscsiadm", filepath.Join(bin, "iscsiadm")))
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
-	daemon, err := programs.Command(context.Background(), "iscsid", "-f")
+	startDaemon(t, programs, "ISCSIADM_ABSTRACT_NAMESPACE", "iscsid", "-f")
+}
+
+// startDaemon runs a program until the test ends, and returns once it has a socket of a name with
+// this word.
+func startDaemon(t *testing.T, programs debs.Tree, socket, name string, args ...string) {
+	t.Helper()
+	daemon, err := programs.Command(context.Background(), name, args...)
 	must(t, err)
-	log, err := os.Create(filepath.Join(bin, "log"))
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	must(t, err)
 	daemon.Stdout, daemon.Stderr = log, log
 	must(t, daemon.Start())
@@ -100,13 +111,13 @@ func startInitiator(t *testing.T, programs debs.Tree) {
 		_ = daemon.Process.Kill()
 		_ = daemon.Wait()
 		if text, err := os.ReadFile(log.Name()); t.Failed() {
-			t.Logf("iscsid said: %s %v", text, err)
+			t.Logf("%s said: %s %v", name, text, err)
 		}
 		_ = log.Close()
 	})
-	until(t, "iscsid begins", func() bool {
+	until(t, name+" begins", func() bool {
 		sockets, err := os.ReadFile("/proc/net/unix")
-		return err == nil && strings.Contains(string(sockets), "ISCSIADM_ABSTRACT_NAMESPACE")
+		return err == nil && strings.Contains(string(sockets), socket)
 	})
 }
 

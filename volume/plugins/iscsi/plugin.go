@@ -10,16 +10,18 @@
 //   - Directories and records are the kubelet's, so that it can take a node over, and podvol
 //     from it.
 //   - The disk's identity (its WWID or serial number, and the size) is in the record. While
-//     the volume is staged, another disk under its LUN is refused.
+//     the volume is staged, another disk under its LUN is refused. So is the same disk by
+//     another path than the one that is in use, but for block volumes that only read.
+//   - With an SELinux label, the disk is mounted with it, and no file is relabelled.
 //   - In a cluster, a volume waits until the attach/detach controller has given it to this
 //     node, as with the kubelet. That controller has nothing else to do.
 //   - There is no discovery, so that chapAuthDiscovery needs nothing: a volume names its
 //     target and portals. With chapAuthSession the volume's secret is read at each login.
 //
-// Tried with the kernel's own target and open-iscsi 2.1.8: file systems and block volumes,
-// two portals, two disks of one session, growth, a portal lost under a writer, restarts of the
-// agent, sessions lost meanwhile, CHAP, and another disk under a volume's LUN. Tried with a
-// fake of them only: initiatorName and dm-multipath.
+// Tried with the kernel's own target, open-iscsi 2.1.8 and multipath-tools 0.9.4: file systems
+// and block volumes, two portals, two disks of one session, growth, a portal lost under a writer,
+// restarts of the agent, sessions lost meanwhile, CHAP, another disk under a volume's LUN,
+// initiatorName, and dm-multipath with a path lost. SELinux was tried with a fake only.
 package iscsi
 
 import (
