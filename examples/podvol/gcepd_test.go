@@ -2,7 +2,7 @@ package main
 
 import (
 	"bytes"
-	"context"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,9 +10,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	spec "github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc"
 
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume/volumetest/csitest"
@@ -25,13 +22,21 @@ const driversVar = "PODVOL_CSI_DRIVERS"
 type cloud struct {
 	t           *testing.T
 	dir, socket string
-	conn        *grpc.ClientConn
 }
 
-func newCloud(t *testing.T, programs string) *cloud {
+const cloudZone = "country-region-zone"
+
+// newCloud starts the driver of a cloud that has disks, by their names.
+func newCloud(t *testing.T, programs string, disks ...string) *cloud {
 	t.Helper()
 	dir := csitest.SocketDir(t)
 	c := &cloud{t: t, dir: filepath.Join(dir, "disks"), socket: filepath.Join(dir, "s")}
+	must(t, os.Mkdir(c.dir, 0o700))
+	for _, name := range disks {
+		path := filepath.Join(c.dir, name+".image")
+		must(t, os.WriteFile(path, nil, 0o600))
+		must(t, os.Truncate(path, 10<<30))
+	}
 	var log bytes.Buffer
 	driver := exec.Command(filepath.Join(programs, "gcepd"), "-socket", c.socket, "-dir", c.dir)
 	driver.Stdout, driver.Stderr = &log, &log
@@ -43,25 +48,20 @@ func newCloud(t *testing.T, programs string) *cloud {
 			t.Logf("the driver's log:\n%s", log.String())
 		}
 	})
-	conn, err := csitest.Dial(c.socket)
-	must(t, err)
-	t.Cleanup(func() { conn.Close() })
-	c.conn = conn
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	_, err = spec.NewIdentityClient(conn).Probe(ctx, &spec.ProbeRequest{}, grpc.WaitForReady(true))
-	must(t, err)
-	return c
-}
-
-// create makes a disk, as an administrator does, and returns its zone.
-func (c *cloud) create(name string) (zone string) {
-	c.t.Helper()
-	made, err := spec.NewControllerClient(c.conn).CreateVolume(c.t.Context(), &spec.CreateVolumeRequest{Name: name, CapacityRange: &spec.CapacityRange{RequiredBytes: 10 << 30},
-		VolumeCapabilities: []*spec.VolumeCapability{{AccessType: &spec.VolumeCapability_Mount{Mount: &spec.VolumeCapability_MountVolume{FsType: "ext4"}},
-			AccessMode: &spec.VolumeCapability_AccessMode{Mode: spec.VolumeCapability_AccessMode_SINGLE_NODE_WRITER}}}})
-	must(c.t, err)
-	return made.Volume.AccessibleTopology[0].Segments["topology.gke.io/zone"]
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	for late := time.After(time.Minute); ; {
+		conn, err := net.Dial("unix", c.socket)
+		if err == nil {
+			must(t, conn.Close())
+			return c
+		}
+		select {
+		case <-again.C:
+		case <-late:
+			t.Fatalf("the driver does not answer: %v", err)
+		}
+	}
 }
 
 // disks are the files of disks, and the links to the devices of those that are attached.
@@ -113,14 +113,12 @@ func TestGCEPersistentDisksByTheirOldName(t *testing.T) {
 		return
 	}
 	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
-		c := newCloud(t, programs)
-		zone := c.create("ledger-disk")
-		c.create("archive-disk")
+		c := newCloud(t, programs, "ledger-disk", "archive-disk")
 		existing := c.disks()
 		inTree, err := os.ReadFile("../../testdata/csi/in-tree.yaml")
 		must(t, err)
 		manifest := filepath.Join(t.TempDir(), "in-tree.yaml")
-		must(t, os.WriteFile(manifest, bytes.ReplaceAll(inTree, []byte("us-east1-b"), []byte(zone)), 0o600))
+		must(t, os.WriteFile(manifest, bytes.ReplaceAll(inTree, []byte("us-east1-b"), []byte(cloudZone)), 0o600))
 		base := t.TempDir()
 		run := func(manifest, command string) string {
 			t.Helper()
