@@ -243,7 +243,7 @@ func (a *Attacher) tryDetach(ctx context.Context, share *share, now *record) err
 		return err
 	}
 	if other != "" {
-		a.log.Info("a volume stays attached, as another program of this machine has it", "volume", now.Volume, "record", other)
+		a.log.Info("a volume stays attached, as another program of this machine has it", "volume", now.Volume, "record", other, "entries", share.path)
 		return a.erase(share, now)
 	}
 	by := a.attacherFor(now.Volume)

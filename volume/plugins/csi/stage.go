@@ -185,7 +185,7 @@ func (p *Plugin) enterStaged(d *drivers.Driver, handle, place string) (*staged.O
 	op.End()
 	return nil, volume.NothingDone(&volume.Failure{Cause: ErrStagedElsewhere, Subject: handle,
 		What: fmt.Sprintf("volume %.128q of driver %s is staged at %s, below another root directory, and a driver stages a volume at one place of a machine", handle, d.Name, elsewhere),
-		Next: "let all its pods use that root directory, or wait until it is not used there any more; if a program that was killed has left that one, tear it down (podvol fsck --repair does so), or remove the directory if nothing is mounted there"})
+		Next: fmt.Sprintf("let all its pods use that root directory, or wait until it is not used there any more; if a program that was killed has left that one, tear it down (podvol fsck --repair does so), or remove the directory if nothing is mounted there; if that was in a mount namespace that is gone, remove %s", p.staged.EntryOf(staged.Name(d.Name, handle, d.Socket)))})
 }
 
 // leaveStaged notes that the volume is not staged any more.

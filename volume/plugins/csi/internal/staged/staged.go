@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/podvol/podvol/volume/internal/machinedir"
@@ -33,6 +34,9 @@ type Table struct {
 	// IsMounted reports whether something is mounted at a place; nil: nothing is.
 	IsMounted func(place string) (bool, error)
 }
+
+// EntryOf is the path of what is noted of a volume.
+func (t Table) EntryOf(volume string) string { return filepath.Join(t.Dir, volume) }
 
 // Op is an operation on a volume. While it goes on, there is no other one.
 type Op struct {
