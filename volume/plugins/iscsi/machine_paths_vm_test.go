@@ -79,6 +79,39 @@ func testTwoPathsWithoutMultipathd(t *testing.T) {
 	g.wantNothing()
 }
 
+// On a kernel with SELinux the label is the mount's. The policy has little more than the labels of
+// files, and refuses nothing.
+func testLabel(t *testing.T) {
+	if known, err := os.ReadFile("/proc/filesystems"); err != nil || !strings.Contains(string(known), "selinuxfs") {
+		t.Logf("left to a machine with SELinux: this one, which other tests share, has none; %v", err)
+		return
+	}
+	policy, err := os.ReadFile("../csi/testdata/selinux/policy")
+	must(t, err, unix.Mount("selinuxfs", "/sys/fs/selinux", "selinuxfs", 0, ""), os.WriteFile("/sys/fs/selinux/load", policy, 0))
+	g, n := newLIO(t, "", portal), newMachine(t)
+	g.add(0, "a")
+	s := n.volume("disk", g, 0)
+	plugin := iscsi.New(iscsi.Config{})
+	must(t, plugin.Init(&volume.Host{RootDir: t.TempDir(), Mounter: host.New(host.Config{})}))
+	able, _ := volume.AsDeviceMountable(plugin)
+	m, err := able.NewDeviceMounter()
+	must(t, err)
+	u, err := able.NewDeviceUnmounter()
+	must(t, err)
+	path, err := m.GetDeviceMountPath(s)
+	must(t, err)
+	for _, label := range []string{"base_u:object_r:data_t", "base_u:object_r:base_t"} {
+		must(t, m.MountDevice(t.Context(), s, "", path, volume.DeviceMounterArgs{SELinuxLabel: label}), os.WriteFile(filepath.Join(path, "file"), nil, 0o600))
+		value := make([]byte, 100)
+		size, err := unix.Getxattr(filepath.Join(path, "file"), "security.selinux", value)
+		if got := strings.TrimRight(string(value[:max(size, 0)]), "\x00"); got != label || err != nil {
+			t.Errorf("the file has the label %q, %v, want %q", got, err, label)
+		}
+		must(t, u.UnmountDevice(t.Context(), path))
+	}
+	g.wantNothing()
+}
+
 // startMultipathd runs the daemon until the test ends. It is told of disks as udev would.
 func startMultipathd(t *testing.T, programs debs.Tree) {
 	t.Helper()

@@ -32,7 +32,7 @@ import (
 func TestDisksOfATargetInAMachine(t *testing.T) {
 	programs := debs.Unpack(t, "openiscsi", "open-iscsi")
 	paths := debs.Unpack(t, "multipath", "multipath-tools", "dmsetup")
-	vmtest.Run(t, func(t *testing.T) {
+	vmtest.RunOn(t, vmtest.Machine{KernelArgs: []string{"security=selinux"}}, func(t *testing.T) {
 		startInitiator(t, programs)
 		t.Run("from claim to file", testFromClaimToFile)
 		t.Run("two disks of a session", testTwoDisks)
@@ -46,6 +46,7 @@ func TestDisksOfATargetInAMachine(t *testing.T) {
 		t.Run("initiator name", testInitiatorName)
 		t.Run("two paths", testTwoPathsWithoutMultipathd)
 		t.Run("multipath", func(t *testing.T) { testMultipath(t, paths) })
+		t.Run("label", testLabel)
 	})
 }
 

