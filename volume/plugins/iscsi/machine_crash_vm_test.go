@@ -16,10 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/util/testenv/agent"
 	"github.com/podvol/podvol/util/testenv/calltrace"
 	"github.com/podvol/podvol/util/testenv/invariant"
 	"github.com/podvol/podvol/util/testenv/testtool"
-	"github.com/podvol/podvol/volume/objects"
 )
 
 // loginSite is what outlives the processes that mount a target's disk.
@@ -58,20 +58,20 @@ func TestAProcessThatLogsIn(t *testing.T) {
 	}
 	var s loginSite
 	must(t, json.Unmarshal([]byte(given), &s))
-	n := &machine{t: t, root: s.root(), store: objects.NewStore()}
+	n := machineAt(t, s.root())
 	n.volume("disk", &lioTarget{t: t, iqn: s.IQN, portals: []string{portal}}, 0)
 	if s.Task == "release" {
-		n.containers = noContainers{}
+		n.Containers = noContainers{}
 	}
-	n.start()
-	defer n.stop()
+	n.Start()
+	defer n.Stop()
 	if s.Task == "release" {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
-		must(t, n.manager.WaitForUnmounted(ctx, podOf(loginPod).UID))
+		must(t, n.Manager.WaitForUnmounted(ctx, agent.Pod(loginPod).UID))
 		return
 	}
-	file := filepath.Join(n.setUp(podOf(loginPod, "disk")), "file")
+	file := filepath.Join(n.SetUp(agent.Pod(loginPod, "disk")), "file")
 	if s.Task == "live" {
 		f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE, 0o600)
 		must(t, err)
@@ -80,7 +80,7 @@ func TestAProcessThatLogsIn(t *testing.T) {
 	} else if data, err := os.ReadFile(file); !s.may(string(data)) || err != nil {
 		t.Errorf("the file has %q, %v", data, err)
 	}
-	n.tearDown(loginPod)
+	n.TearDown(loginPod)
 }
 
 // may reports whether a pod may read this: what was noted last, or what was written since.

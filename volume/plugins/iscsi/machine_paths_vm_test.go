@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/podvol/podvol/mount/host"
+	"github.com/podvol/podvol/util/testenv/agent"
 	"github.com/podvol/podvol/util/testenv/debs"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/iscsi"
@@ -26,7 +27,7 @@ func testInitiatorName(t *testing.T) {
 	g, n := newLIO(t, "", portal), newMachine(t)
 	g.add(0, "a")
 	n.volume("disk", g, 0, func(pv *v1.PersistentVolume) { pv.Spec.ISCSI.InitiatorName = new(name) })
-	path := filepath.Join(n.setUp(podOf("one", "disk")), "file")
+	path := filepath.Join(n.SetUp(agent.Pod("one", "disk")), "file")
 	must(t, os.WriteFile(path, []byte("data"), 0o600))
 	if seen, err := os.ReadFile(g.group + "/dynamic_sessions"); strings.Trim(string(seen), "\x00\n ") != name || err != nil {
 		t.Errorf("the target sees %q, %v", seen, err)
@@ -35,7 +36,7 @@ func testInitiatorName(t *testing.T) {
 	if text, err := os.ReadFile(face); err != nil || !strings.Contains(string(text), "iface.initiatorname = "+name) {
 		t.Errorf("the interface: %s, %v", text, err)
 	}
-	n.tearDown("one")
+	n.TearDown("one")
 	g.wantNothing()
 	if _, err := os.Stat(face); !os.IsNotExist(err) {
 		t.Errorf("the interface is left: %v", err)
@@ -55,27 +56,27 @@ func testTwoPathsWithoutMultipathd(t *testing.T) {
 	}
 	n.volume("first", g, 0, by(portal))
 	n.volume("second", g, 0, by(second))
-	n.setUp(podOf("one", "first"))
+	n.SetUp(agent.Pod("one", "first"))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := n.manager.SetUpPod(ctx, podOf("two", "second")); !errors.Is(err, volume.ErrInUse) || !strings.Contains(err.Error(), `"first"`) {
+	if _, err := n.Manager.SetUpPod(ctx, agent.Pod("two", "second")); !errors.Is(err, volume.ErrInUse) || !strings.Contains(err.Error(), `"first"`) {
 		t.Errorf("SetUpPod = %v", err)
 	}
-	n.tearDown("two")
+	n.TearDown("two")
 	if got := g.sessions(); got != 1 {
 		t.Errorf("%d sessions are open", got)
 	}
 	// Neither does a node of another root directory, which knows nothing of it.
 	other := newMachine(t)
 	other.volume("second", g, 0, by(second))
-	if _, err := other.manager.SetUpPod(ctx, podOf("three", "second")); !errors.Is(err, volume.ErrInUse) || !strings.Contains(err.Error(), n.root) {
+	if _, err := other.Manager.SetUpPod(ctx, agent.Pod("three", "second")); !errors.Is(err, volume.ErrInUse) || !strings.Contains(err.Error(), n.Root) {
 		t.Errorf("below another root: SetUpPod = %v", err)
 	}
-	other.tearDown("three")
+	other.TearDown("three")
 	if got := g.sessions(); got != 1 {
 		t.Errorf("%d sessions are open", got)
 	}
-	n.tearDown("one")
+	n.TearDown("one")
 	g.wantNothing()
 }
 
@@ -160,7 +161,7 @@ func testMultipath(t *testing.T, programs debs.Tree) {
 		defer close(told)
 		tellOfDisks(t.Context())
 	}()
-	path := n.setUp(podOf("one", "disk"))
+	path := n.SetUp(agent.Pod("one", "disk"))
 	<-told
 	until(t, "the device has both paths", func() bool {
 		paths, err := filepath.Glob("/sys/block/dm-*/slaves/sd*")
@@ -182,7 +183,7 @@ func testMultipath(t *testing.T, programs debs.Tree) {
 	}
 	d.Resize(t, 256<<20)
 	plugin := iscsi.New(iscsi.Config{})
-	must(t, plugin.Init(&volume.Host{RootDir: n.root, Mounter: host.New(host.Config{})}))
+	must(t, plugin.Init(&volume.Host{RootDir: n.Root, Mounter: host.New(host.Config{})}))
 	grow, _ := volume.AsNodeExpandable(plugin)
 	if done, err := grow.NodeExpand(t.Context(), volume.NodeResizeOptions{VolumeSpec: s, DeviceMountPath: path, NewSize: resource.MustParse("256Mi")}); !done || err != nil {
 		t.Errorf("NodeExpand = %v, %v", done, err)
@@ -191,7 +192,7 @@ func testMultipath(t *testing.T, programs debs.Tree) {
 	if must(t, unix.Statfs(path, &size)); size.Blocks*uint64(size.Bsize) < 200<<20 {
 		t.Errorf("it has %d blocks of %d", size.Blocks, size.Bsize)
 	}
-	n.tearDown("one")
+	n.TearDown("one")
 	g.wantNothing()
 	if left, err := filepath.Glob("/sys/block/dm-*"); len(left) > 0 || err != nil {
 		t.Errorf("devices are left: %q, %v", left, err)
