@@ -67,7 +67,8 @@
 //	iSCSI          3 s   iscsi_target_mod and target_core_file by configfs, which
 //	                     suffices; initiator: iscsid and iscsiadm of open-iscsi, with
 //	                     libisns0 and libopeniscsiusr, unpacked
-//	SCSI disks     2 s   scsi_debug, sd_mod
+//	SCSI disks     1 s   tcm_loop, target_core_iblock, sd_mod: util/testenv/lio
+//	               2 s   scsi_debug, sd_mod
 //	zram           1 s   zram
 //	dm-crypt       4 s   cryptsetup of cryptsetup-bin, PBKDF2 with few iterations
 //	project quota  2 s   xfs and ext4, on a loop device
