@@ -35,7 +35,7 @@ const (
 	// loginSiteVar has TestAProcessThatLogsIn be one of these processes.
 	loginSiteVar = "PODVOL_TEST_LOGIN_SITE"
 	// loginParts are those that the gate takes one of (testtool.Part).
-	loginParts = 40
+	loginParts = 60
 	loginPod   = "killed"
 )
 
@@ -116,7 +116,7 @@ func testKilled(t *testing.T) {
 func (s *loginSite) killAt(t *testing.T, g *lioTarget, n int) bool {
 	t.Helper()
 	for i, next := range []string{"mount again", "release"} {
-		if testtool.Shortened() && i != n/loginParts%2 {
+		if testtool.Shortened() && i != n%2 {
 			continue
 		}
 		s.Task, s.Content = "live", fmt.Sprintf("content %04d", 2*n+i)
