@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -152,14 +153,27 @@ func TestAVolumeStaysAttached(t *testing.T) {
 		driver, flag, manifest := newAttachingDriver(t)
 		root := t.TempDir()
 		mustPodvol(t, exitOK, "mount", "-f", manifest, "--root-dir", root, flag)
+		if _, errOut := mustPodvol(t, exitOK, "fsck", "--root-dir", root, flag); !strings.Contains(errOut, "is attached to this machine since") || !strings.Contains(errOut, "pod default/notes uses it") {
+			t.Errorf("fsck says of a volume in use:\n%s", errOut)
+		}
 		mend := driver.Inject(csitest.Fault{Match: csitest.Method("ControllerUnpublishVolume"), Err: errors.New("the cloud is away")})
 		_, errOut := mustPodvol(t, exitFailed, "unmount", "--all", "--root-dir", root, "--timeout", "2s", flag)
 		if !strings.Contains(errOut, "still attached") || !strings.Contains(errOut, "the cloud is away") {
 			t.Errorf("unmount says:\n%s", errOut)
 		}
+		for with, want := range map[string][2]string{"": {"", "give --csi-driver " + driver.Config().Name + "=SOCKET"}, flag: {"detach it", ""}} {
+			out, _ := mustPodvol(t, exitFailed, slices.DeleteFunc([]string{"fsck", "--root-dir", root, "-o", "json", with}, func(s string) bool { return s == "" })...)
+			if rows := problemsOf(t, out); len(rows) != 1 || rows[0].Problem != "attached volume" || !strings.Contains(rows[0].Detail, "no pod uses it") || rows[0].Repair != want[0] || !strings.HasPrefix(rows[0].Advice, want[1]) {
+				t.Errorf("fsck %s finds %+v", with, rows)
+			}
+		}
 		mend()
-		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root, flag)
+		mustPodvol(t, exitFailed, "fsck", "--repair", "--root-dir", root)
+		if out, _ := mustPodvol(t, exitOK, "fsck", "--repair", "--root-dir", root, flag); !strings.Contains(out, "done:   detach it") {
+			t.Errorf("fsck --repair says:\n%s", out)
+		}
 		assertNothingAttached(t, driver, root)
+		mustPodvol(t, exitOK, "fsck", "--root-dir", root)
 	})
 }
 

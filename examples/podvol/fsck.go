@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,17 +9,14 @@ import (
 	"log/slog"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/yaml"
 
 	"github.com/podvol/podvol/examples/podvol/internal/nodebundle"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
-	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
+	"github.com/podvol/podvol/examples/podvol/internal/problems"
 	"github.com/podvol/podvol/mount/table"
-	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/kubeletroot"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins"
@@ -44,9 +40,11 @@ func fsckCommand(s streams) *cobra.Command {
 		Use:   "fsck [--repair] [--adopt]",
 		Short: "Look for leftovers below the root directory, and repair them",
 		Long: "Compares records, directories, mounts and mount helpers, and prints each problem and\n" +
-			"its repair. Exit code: 0 without problems, or with all repaired; else 1.\n\n" +
+			"its repair. Volumes that are attached to this machine and used by no pod are some. Exit\n" +
+			"code: 0 without problems, or with all repaired; else 1.\n\n" +
 			"--repair tears down unfinished set-ups and records without a mount, unmounts all\n" +
-			"but the lowest of stacked mounts, and ends the helpers of a dead agent. It deletes\n" +
+			"but the lowest of stacked mounts, ends the helpers of a dead agent, and detaches what no pod\n" +
+			"uses, by the drivers that are named. It deletes\n" +
 			"recursively only the root directories of dead podvol runs; an ordinary user may repair\n" +
 			"nothing else.\n\n" +
 			"--adopt makes records of volumes that have none. It is refused while a kubelet runs.\n\n" +
@@ -79,9 +77,9 @@ func fsck(ctx context.Context, s streams, o fsckOptions) error {
 	if err != nil {
 		return err
 	}
-	list, err := newProblemList(o.output, s.out)
+	list, err := problems.NewList(o.output, s.out)
 	if err != nil {
-		return err
+		return usagef("%w", err)
 	}
 	look, err := newLook(rootDir, o)
 	if err != nil {
@@ -89,7 +87,7 @@ func fsck(ctx context.Context, s streams, o fsckOptions) error {
 	}
 	if _, err := os.Stat(rootDir); errors.Is(err, fs.ErrNotExist) {
 		fmt.Fprintf(s.err, "Nothing to check: %s does not exist.\n", rootDir)
-		return list.close()
+		return list.Close()
 	}
 	o.rootDir = rootDir
 	warnHidden(s.err, rootDir)
@@ -98,37 +96,42 @@ func fsck(ctx context.Context, s streams, o fsckOptions) error {
 	if err != nil {
 		return err
 	}
-	list.missing = o.drivers.Missing(volumesBelow(rootDir))
+	list.Missing = o.drivers.Missing(volumesBelow(rootDir))
 	config := volumemanager.Config{
 		RootDir: rootDir, NodeName: "localhost", Objects: objects.NewStore(), Plugins: plugins.All(own...), Adopt: o.adopt, Logger: log,
 	}
+	attached := problems.Attached{Node: standalone.NodeConfig{RootDir: rootDir, NodeName: "localhost", Objects: objects.NewStore(), Plugins: own, Logger: log}, Volumes: func() []volumemanager.VolumeStatus { return volumesBelow(rootDir) }}
 	if !o.repair {
-		err := errors.Join(look.check(ctx, config, s.err, list), checkRuns(rootDir, list), checkStored(rootDir))
-		return o.conclude(s, list, errors.Join(err, list.close(), look.writeBundle(list, err)))
+		notes, unread := attached.Check(list)
+		for _, note := range notes {
+			fmt.Fprintf(s.err, "podvol: %s\n", note)
+		}
+		err := errors.Join(unread, look.check(ctx, config, s.err, list), checkRuns(rootDir, list), checkStored(rootDir))
+		return o.conclude(s, list, errors.Join(err, list.Close(), look.writeBundle(list, err)))
 	}
 	defer removeEmptyBase(rootDir)
 	if proceed, err := mayRepair(ctx, s, o, config); !proceed {
 		return err
 	}
-	err = errors.Join(repairRoot(ctx, config, list), repairRuns(ctx, rootDir, o.drivers, config.Logger, list), checkStored(rootDir))
-	return o.conclude(s, list, errors.Join(err, list.close()))
+	err = errors.Join(repairRoot(ctx, config, list), attached.Repair(ctx, list), repairRuns(ctx, rootDir, o.drivers, config.Logger, list), checkStored(rootDir))
+	return o.conclude(s, list, errors.Join(err, list.Close()))
 }
 
 // conclude says what the list comes to.
-func (o fsckOptions) conclude(s streams, list *problemList, err error) error {
-	if !list.advised {
-		list.missing.Tell(s.err)
+func (o fsckOptions) conclude(s streams, list *problems.List, err error) error {
+	if !list.Advised {
+		list.Missing.Tell(s.err)
 	}
 	switch {
 	case err != nil:
 		return err
-	case list.count == 0:
+	case list.Count == 0:
 		fmt.Fprintf(s.err, "Nothing is wrong below %s.\n", o.rootDir)
 		return nil
-	case list.open == 0:
+	case list.Open == 0:
 		return nil
-	case !o.repair && list.repairable > 0:
-		fmt.Fprintf(s.err, "To repair: %s\n", shellJoin(slices.Concat(programName(os.Args[0]), o.repairArgs(), list.missing.Flags)))
+	case !o.repair && list.Repairable > 0:
+		fmt.Fprintf(s.err, "To repair: %s\n", shellJoin(slices.Concat(programName(os.Args[0]), o.repairArgs(), list.Missing.Flags)))
 	}
 	return errReported
 }
@@ -164,129 +167,29 @@ func mayRepair(ctx context.Context, s streams, o fsckOptions, config volumemanag
 }
 
 // repairRoot leaves a root alone at which nothing is wrong.
-func repairRoot(ctx context.Context, config volumemanager.Config, list *problemList) error {
+func repairRoot(ctx context.Context, config volumemanager.Config, list *problems.List) error {
 	if problems, err := volumemanager.Check(ctx, config); err != nil || len(problems) == 0 {
 		return err
 	}
-	return volumemanager.Repair(ctx, config, func(p volumemanager.Problem, err error) { list.add(p, p.Repair != "", err) })
-}
-
-// problemRow is one problem as printed; its keys are part of the command's
-// contract.
-type problemRow struct {
-	Problem  string `json:"problem"`
-	Pod      string `json:"pod,omitempty"`
-	Volume   string `json:"volume,omitempty"`
-	Path     string `json:"path,omitempty"`
-	PID      int    `json:"pid,omitempty"`
-	Detail   string `json:"detail"`
-	Repair   string `json:"repair,omitempty"`
-	Advice   string `json:"advice,omitempty"`
-	Repaired bool   `json:"repaired"`
-	Error    string `json:"error,omitempty"`
-}
-
-// problemList prints problems, text as they come, JSON and YAML at the end.
-type problemList struct {
-	out    io.Writer
-	format string
-	rows   []problemRow
-	// count is all problems, open those that are not repaired, repairable those
-	// of them that can be.
-	count, open, repairable int
-	// missing says which drivers the command line lacks; advised: a problem has said so.
-	missing ownplugins.Missing
-	advised bool
-}
-
-func newProblemList(format string, out io.Writer) (*problemList, error) {
-	switch format {
-	case "text", "json", "yaml":
-		return &problemList{out: out, format: format, rows: []problemRow{}}, nil
-	}
-	return nil, usagef("-o %q must be text, json or yaml", format)
-}
-
-func (l *problemList) add(p volumemanager.Problem, tried bool, err error) {
-	row := problemRow{
-		Problem: string(p.Kind), Volume: p.Volume, Path: p.Path, PID: p.PID, Detail: p.Err.Error(),
-		Repair: p.Repair, Advice: p.Advice, Repaired: tried && err == nil,
-	}
-	switch {
-	case p.Pod.Name != "":
-		row.Pod = p.Pod.String()
-	case p.PodUID != "":
-		row.Pod = string(p.PodUID)
-	}
-	if err != nil {
-		row.Error = err.Error()
-	}
-	if len(l.missing.Sentences) > 0 && errors.Is(p.Err, volume.ErrNoPlugin) {
-		row.Advice, l.advised = strings.Join(l.missing.Sentences, "; "), true
-	}
-	l.count++
-	if !row.Repaired {
-		l.open++
-		if p.Repair != "" {
-			l.repairable++
-		}
-	}
-	l.rows = append(l.rows, row)
-	if l.format == "text" {
-		l.print(row)
-	}
-}
-
-func (l *problemList) print(r problemRow) {
-	fmt.Fprintf(l.out, "%s: %s\n", r.Problem, plaintext.Cell(r.Path))
-	if r.Pod != "" {
-		fmt.Fprintf(l.out, "  pod:    %s\n", plaintext.Cell(r.Pod))
-	}
-	fmt.Fprintf(l.out, "  wrong:  %s\n", r.Detail)
-	switch {
-	case r.Repaired:
-		fmt.Fprintf(l.out, "  done:   %s\n", r.Repair)
-	case r.Error != "":
-		fmt.Fprintf(l.out, "  failed: %s: %s\n", r.Repair, r.Error)
-	case r.Repair != "":
-		fmt.Fprintf(l.out, "  repair: %s\n", r.Repair)
-	}
-	if r.Advice != "" {
-		fmt.Fprintf(l.out, "  advice: %s\n", r.Advice)
-	}
-}
-
-func (l *problemList) close() error {
-	if l.format == "text" {
-		return nil
-	}
-	text, err := json.MarshalIndent(l.rows, "", "  ")
-	if err == nil && l.format == "yaml" {
-		text, err = yaml.JSONToYAML(text)
-	}
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(l.out, "%s\n", text)
-	return err
+	return volumemanager.Repair(ctx, config, func(p volumemanager.Problem, err error) { list.Add(p, p.Repair != "", err) })
 }
 
 // problemDeadRun is what a podvol run left that was killed.
 const problemDeadRun volumemanager.ProblemKind = "run of a dead process"
 
 // checkRuns lists the runs whose process is gone.
-func checkRuns(rootDir string, list *problemList) error {
+func checkRuns(rootDir string, list *problems.List) error {
 	dead, done, err := runsOf(rootDir).Dead()
 	defer done()
 	for _, r := range dead {
-		list.add(problemOf(r), false, nil)
+		list.Add(problemOf(r), false, nil)
 	}
 	return err
 }
 
 // repairRuns tears down what such runs have left, and removes their root
 // directories. One that cannot be removed holds up no other.
-func repairRuns(ctx context.Context, rootDir string, drivers ownplugins.Options, log *slog.Logger, list *problemList) error {
+func repairRuns(ctx context.Context, rootDir string, drivers ownplugins.Options, log *slog.Logger, list *problems.List) error {
 	dead, done, err := runsOf(rootDir).Dead()
 	defer done()
 	if err != nil {
@@ -297,7 +200,7 @@ func repairRuns(ctx context.Context, rootDir string, drivers ownplugins.Options,
 			return context.Cause(ctx)
 		}
 		p := problemOf(r)
-		list.add(p, true, clearUp(ctx, r, drivers, log))
+		list.Add(p, true, clearUp(ctx, r, drivers, log))
 	}
 	runsOf(rootDir).RemoveEmpty() // a run may have failed before it had a root directory
 	return nil
@@ -399,7 +302,7 @@ func newLook(rootDir string, o fsckOptions) (*look, error) {
 }
 
 // check lists the problems, and changes nothing.
-func (l *look) check(ctx context.Context, config volumemanager.Config, notes io.Writer, list *problemList) error {
+func (l *look) check(ctx context.Context, config volumemanager.Config, notes io.Writer, list *problems.List) error {
 	problems, err := volumemanager.Check(ctx, config)
 	others := 0
 	for _, p := range problems {
@@ -407,7 +310,7 @@ func (l *look) check(ctx context.Context, config volumemanager.Config, notes io.
 			others++ // it is the other agent's
 			continue
 		}
-		list.add(p, false, nil)
+		list.Add(p, false, nil)
 	}
 	if others > 0 {
 		fmt.Fprintf(notes, "podvol: another agent has %d volumes and mounts below %s; with --adopt fsck shows what a take-over would do\n", others, l.rootDir)
@@ -421,10 +324,10 @@ func (l *look) check(ctx context.Context, config volumemanager.Config, notes io.
 	return errors.Join(err, l.checkKubelet(ctx, notes, list))
 }
 
-func (l *look) checkKubelet(ctx context.Context, notes io.Writer, list *problemList) error {
+func (l *look) checkKubelet(ctx context.Context, notes io.Writer, list *problems.List) error {
 	report, err := kubeletroot.Examine(ctx, kubeletroot.Config{RootDir: l.rootDir, Mounts: table.Kernel(), Pods: l.pods})
 	for _, f := range report.Findings {
-		list.add(volumemanager.Problem{Kind: volumemanager.ProblemKind(f.Kind), PodUID: f.PodUID, Volume: f.Volume, Path: f.Path, Err: f.Err, Advice: f.Advice}, false, nil)
+		list.Add(volumemanager.Problem{Kind: volumemanager.ProblemKind(f.Kind), PodUID: f.PodUID, Volume: f.Volume, Path: f.Path, Err: f.Err, Advice: f.Advice}, false, nil)
 	}
 	if report.KnownBy == "" && len(report.Pods) > 0 {
 		fmt.Fprintln(notes, "podvol: which pods there are is not known, as no pod has a cgroup; --pods FILE says it, else no orphan is found")
@@ -436,9 +339,9 @@ func (l *look) checkKubelet(ctx context.Context, notes io.Writer, list *problemL
 }
 
 // writeBundle writes the bundle, if one is wanted, also if the look has failed.
-func (l *look) writeBundle(list *problemList, failed error) error {
+func (l *look) writeBundle(list *problems.List, failed error) error {
 	if l.bundle == "" {
 		return nil
 	}
-	return nodebundle.Write(l.bundle, l.rootDir, list.rows, failed)
+	return nodebundle.Write(l.bundle, l.rootDir, list.Rows, failed)
 }

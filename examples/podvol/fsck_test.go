@@ -9,10 +9,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/examples/podvol/internal/problems"
 	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
-func problemsOf(t *testing.T, out string) (rows []problemRow) {
+func problemsOf(t *testing.T, out string) (rows []problems.Row) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(out), &rows); err != nil {
 		t.Fatalf("%v in %s", err, out)

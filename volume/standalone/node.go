@@ -59,6 +59,11 @@ func attachedRecords(rootDir string) string {
 	return filepath.Join(volumemanager.StateDir(rootDir), "attached")
 }
 
+// Attached returns what a root directory has attached to this machine, or may have.
+func Attached(rootDir string) ([]selfattach.Left, error) {
+	return selfattach.Inspect(attachedRecords(rootDir))
+}
+
 // attachedDir is the directory of this machine in which all roots tell of their attached volumes.
 const attachedDir = "/run/podvol-attached"
 

@@ -1,0 +1,55 @@
+package selfattach
+
+import (
+	"os"
+	"strings"
+	"time"
+
+	"github.com/podvol/podvol/volume"
+)
+
+// Left is what a record says of a volume that is attached to this machine, or may be.
+type Left struct {
+	// Path is the record's file.
+	Path string
+	// Spec is the volume; nil: the record cannot be read, and Err says why.
+	Spec *volume.Spec
+	// Driver is the CSI driver that has attached it, or the plugin.
+	Driver string
+	// Attached: it was when the record was written. Else it was being attached or detached.
+	Attached bool
+	// Since is when the record was written.
+	Since time.Time
+	Err   error
+}
+
+// Inspect reads the records of a directory ([Config].Dir), without a lock: those of a program at
+// work may be gone a moment later. A directory that is not there has none.
+func Inspect(dir string) ([]Left, error) {
+	all, damaged, err := records{dir}.load()
+	if err != nil {
+		return nil, err
+	}
+	left := make([]Left, 0, len(all)+len(damaged))
+	for _, one := range all {
+		left = append(left, Left{Path: records{dir}.path(one.Volume), Spec: one.spec(), Driver: driverOf(one), Attached: one.Step == attached})
+	}
+	for path, err := range damaged {
+		left = append(left, Left{Path: path, Err: err})
+	}
+	for i := range left {
+		if info, err := os.Lstat(left[i].Path); err == nil {
+			left[i].Since = info.ModTime()
+		}
+	}
+	return left, nil
+}
+
+// driverOf is the CSI driver of a volume, or what its unique name has before the last slash.
+func driverOf(r *record) string {
+	if pv := r.PersistentVolume; pv != nil && pv.Spec.CSI != nil {
+		return pv.Spec.CSI.Driver
+	}
+	name := string(r.Volume)
+	return name[:max(0, strings.LastIndexByte(name, '/'))]
+}
