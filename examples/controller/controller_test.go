@@ -42,6 +42,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if agent := strings.Fields(os.Getenv(agentVar)); len(agent) == 3 {
+		if err := beAgent(agent[0], agent[1], agent[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	utilruntime.ErrorHandlers = nil // they pause by a clock that virtual time turns back
 	noleak.Main(m)
 }
