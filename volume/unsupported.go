@@ -102,7 +102,7 @@ func unsupportedType(sourceType string) (reason, replacement string) {
 	case "csi":
 		return "no CSI plugin is registered", "add csi.New of volume/plugins/csi to the plugins (podvol --csi-driver NAME=SOCKET), or use a type that is mounted without a driver"
 	case "image":
-		return "podvol pulls no images", "unpack the image into a directory and use hostPath, or register a plugin of your own"
+		return "no image plugin is registered", "add image.New of volume/plugins/image to the plugins, as the command podvol does"
 	case "ephemeral":
 		return "its claim, which a controller makes, is no storage by itself", "resolve it to its PersistentVolume first, as the volume manager does"
 	case "persistentVolumeClaim":

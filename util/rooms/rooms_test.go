@@ -157,27 +157,30 @@ func isTestSupport(path string) bool {
 // them is built with those.
 func offCore() map[string][]string {
 	return map[string][]string{
-		"examples/controller":                 {"k8s.io/client-go", "github.com/prometheus/client_golang"},
-		"examples/nodehttp":                   {"github.com/prometheus/client_golang"},
-		"examples/renderpod":                  {"k8s.io/client-go"},
-		"examples/virtualkubelet":             {"k8s.io/client-go", "github.com/virtual-kubelet/virtual-kubelet"},
-		"examples/virtualkubelet/csidrivers":  {"k8s.io/client-go"},
-		"examples/virtualkubelet/criruntime":  {"google.golang.org/grpc"},
-		"examples/virtualkubelet/kubeletapi":  {"k8s.io/client-go"},
-		"examples/virtualkubelet/podlife":     {"k8s.io/client-go", "google.golang.org/grpc"},
-		"util/testenv/csiparts":               {"github.com/container-storage-interface/spec", "google.golang.org/grpc", "google.golang.org/protobuf"},
-		"volume/clusterhost":                  {"k8s.io/client-go"},
-		"volume/csitranslation":               {"github.com/container-storage-interface/spec", "k8s.io/csi-translation-lib"}, // the former in tests
-		"volume/internal/following":           {"k8s.io/client-go"},
-		"volume/objects/cluster":              {"k8s.io/client-go"},
-		"volume/objects/cluster/clustertest":  {"k8s.io/client-go"},
-		"volume/objects/cluster/election":     {"k8s.io/client-go"},
-		"volume/internal/csiregistration":     {"google.golang.org/protobuf"},
-		"volume/plugins/csi":                  {"github.com/container-storage-interface/spec", "google.golang.org/grpc"},
-		"volume/plugins/csi/controller":       {"github.com/container-storage-interface/spec", "google.golang.org/grpc", "google.golang.org/protobuf"},
-		"volume/plugins/csi/internal/drivers": {"github.com/container-storage-interface/spec", "google.golang.org/grpc", "google.golang.org/protobuf"},
-		"volume/plugins/csi/internal/stats":   {"github.com/container-storage-interface/spec", "google.golang.org/protobuf"},
-		"volume/volumetest/csitest":           {"github.com/container-storage-interface/spec", "google.golang.org/grpc", "google.golang.org/protobuf"},
+		"examples/controller":                  {"k8s.io/client-go", "github.com/prometheus/client_golang"},
+		"examples/nodehttp":                    {"github.com/prometheus/client_golang"},
+		"examples/renderpod":                   {"k8s.io/client-go"},
+		"examples/virtualkubelet":              {"k8s.io/client-go", "github.com/virtual-kubelet/virtual-kubelet"},
+		"examples/virtualkubelet/csidrivers":   {"k8s.io/client-go"},
+		"examples/virtualkubelet/criruntime":   {"google.golang.org/grpc"},
+		"examples/virtualkubelet/kubeletapi":   {"k8s.io/client-go"},
+		"examples/virtualkubelet/podlife":      {"k8s.io/client-go", "google.golang.org/grpc"},
+		"util/testenv/csiparts":                {"github.com/container-storage-interface/spec", "google.golang.org/grpc", "google.golang.org/protobuf"},
+		"volume/clusterhost":                   {"k8s.io/client-go"},
+		"volume/csitranslation":                {"github.com/container-storage-interface/spec", "k8s.io/csi-translation-lib"}, // the former in tests
+		"volume/internal/following":            {"k8s.io/client-go"},
+		"volume/objects/cluster":               {"k8s.io/client-go"},
+		"volume/objects/cluster/clustertest":   {"k8s.io/client-go"},
+		"volume/objects/cluster/election":      {"k8s.io/client-go"},
+		"volume/internal/csiregistration":      {"google.golang.org/protobuf"},
+		"volume/plugins/csi":                   {"github.com/container-storage-interface/spec", "google.golang.org/grpc"},
+		"volume/plugins/image":                 {}, // by its parts
+		"volume/plugins/image/internal/layers": {"github.com/klauspost/compress"},
+		"volume/plugins/image/internal/store":  {},
+		"volume/plugins/csi/controller":        {"github.com/container-storage-interface/spec", "google.golang.org/grpc", "google.golang.org/protobuf"},
+		"volume/plugins/csi/internal/drivers":  {"github.com/container-storage-interface/spec", "google.golang.org/grpc", "google.golang.org/protobuf"},
+		"volume/plugins/csi/internal/stats":    {"github.com/container-storage-interface/spec", "google.golang.org/protobuf"},
+		"volume/volumetest/csitest":            {"github.com/container-storage-interface/spec", "google.golang.org/grpc", "google.golang.org/protobuf"},
 	}
 }
 

@@ -70,6 +70,7 @@ func fates() []fate {
 			done:       "hostPath emptyDir secret nfs iscsi persistentVolumeClaim downwardAPI configMap projected ephemeral",
 			refused:    "gitRepo glusterfs rbd flexVolume cephfs flocker fc quobyte photonPersistentDisk scaleIO storageos csi image",
 			translated: "gcePersistentDisk awsElasticBlockStore cinder azureFile vsphereVolume azureDisk portworxVolume"},
+		{of: reflect.TypeFor[v1.ImageVolumeSource](), done: "reference pullPolicy"}, // of volume/plugins/image
 		{of: reflect.TypeFor[v1.EmptyDirVolumeSource](), done: "medium mode", noted: "sizeLimit"},
 		{of: reflect.TypeFor[v1.HostPathVolumeSource](), done: "path type"},
 		{of: reflect.TypeFor[v1.NFSVolumeSource](), done: "server path readOnly"},

@@ -1,0 +1,176 @@
+package layers
+
+import (
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/eintr"
+)
+
+// attributes are those of a directory or file that a tar or another directory gives.
+type attributes struct {
+	mode     uint32 // permission bits
+	uid, gid int
+	mtime    unix.Timespec
+}
+
+// The bits of a mode that are kept.
+const (
+	keptOfFiles       = 0o777
+	keptOfDirectories = 0o777 | unix.S_ISVTX
+)
+
+// maxDepth bounds the directories in one another, and maxPath the bytes of a path.
+const (
+	maxDepth = 255
+	maxPath  = 4095
+)
+
+// tree is a directory that is being filled. All paths are relative and clean, and no link
+// in them is followed.
+type tree struct {
+	top *os.File
+	// at is the directory that was used last, by its path; nil: none.
+	at     *os.File
+	atPath string
+	// directories are to have attributes once all is in them.
+	directories map[string]attributes
+	// implied were made as parents, and have not been given attributes.
+	implied map[string]bool
+}
+
+func newTree(top *os.File) *tree {
+	return &tree{top: top, directories: make(map[string]attributes), implied: make(map[string]bool)}
+}
+
+func (t *tree) close() {
+	if t.at != nil {
+		t.at.Close()
+		t.at = nil
+	}
+}
+
+// openDirAt opens the directory of one name, and no link to one.
+func openDirAt(parent *os.File, name string, flags int) (*os.File, error) {
+	fd, err := eintr.Get(func() (int, error) {
+		return unix.Openat(int(parent.Fd()), name, flags|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), path.Join(parent.Name(), name)), nil
+}
+
+// parent returns the directory in which a path lies, with missing ones made, and the
+// path's last name. The directory is valid until the next call.
+func (t *tree) parent(p string) (*os.File, string, error) {
+	dir, name := path.Split(p)
+	d, err := t.directory(strings.TrimSuffix(dir, "/"), true)
+	return d, name, err
+}
+
+// directory opens a directory of the tree; it is valid until the next call. A missing one
+// is made if make is set.
+func (t *tree) directory(p string, make bool) (*os.File, error) {
+	if p == "" || p == "." {
+		return t.top, nil
+	}
+	if t.at != nil && p == t.atPath {
+		return t.at, nil
+	}
+	d, names := t.top, strings.Split(p, "/")
+	for i, name := range names {
+		next, err := openDirAt(d, name, unix.O_PATH)
+		if errors.Is(err, unix.ENOENT) && make {
+			if err = unix.Mkdirat(int(d.Fd()), name, 0o700); err == nil {
+				t.implied[strings.Join(names[:i+1], "/")] = true
+				next, err = openDirAt(d, name, unix.O_PATH)
+			}
+		}
+		if d != t.top {
+			d.Close()
+		}
+		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
+			return nil, hostile(p, "it leads through %q, which is no directory", strings.Join(names[:i+1], "/"))
+		}
+		if err != nil {
+			return nil, &fs.PathError{Op: "open", Path: p, Err: err}
+		}
+		d = next
+	}
+	t.close()
+	t.at, t.atPath = d, p
+	return d, nil
+}
+
+// finish gives directories their attributes, the inner ones first. Those that were removed
+// meanwhile are left out.
+func (t *tree) finish() error {
+	for p := range t.implied {
+		if _, known := t.directories[p]; !known {
+			t.directories[p] = attributes{mode: 0o755}
+		}
+	}
+	paths := slices.Sorted(maps.Keys(t.directories))
+	slices.Reverse(paths)
+	for _, p := range paths {
+		if p == "." {
+			continue
+		}
+		parent, err := t.directory(path.Dir(p), false)
+		if isMissing(err) || err == nil && !isDirectory(parent, path.Base(p)) {
+			continue
+		}
+		if err == nil {
+			err = t.directories[p].apply(parent, path.Base(p))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	top, has := t.directories["."]
+	if !has {
+		top.mode = 0o755
+	}
+	return top.apply(t.top, ".")
+}
+
+// isMissing reports whether an error of directory says that there is none.
+func isMissing(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, ErrHostile) }
+
+// apply gives them to a directory or file that is known to be no link.
+func (a attributes) apply(parent *os.File, name string) error {
+	fd := int(parent.Fd())
+	err := a.own(fd, name)
+	if err == nil {
+		err = unix.Fchmodat(fd, name, a.mode, 0)
+	}
+	if err == nil && a.mtime != (unix.Timespec{}) {
+		err = a.date(fd, name)
+	}
+	if err != nil {
+		return &fs.PathError{Op: "set the attributes of", Path: path.Join(parent.Name(), name), Err: err}
+	}
+	return nil
+}
+
+// own gives a file to its owner. Who may not, or has no such id in his user namespace,
+// keeps it: then the file is the mounting user's.
+func (a attributes) own(fd int, name string) error {
+	err := unix.Fchownat(fd, name, a.uid, a.gid, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) {
+		return nil
+	}
+	return err
+}
+
+func (a attributes) date(fd int, name string) error {
+	return unix.UtimesNanoAt(fd, name, []unix.Timespec{a.mtime, a.mtime}, unix.AT_SYMLINK_NOFOLLOW)
+}
