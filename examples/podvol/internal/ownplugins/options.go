@@ -1,5 +1,5 @@
-// Package ownplugins makes the plugins that the flags of podvol's commands ask for: NFS
-// under a policy, and the drivers of CSI.
+// Package ownplugins makes the plugins that podvol's commands have beside the stock ones, or
+// in place of them, by their flags: NFS under a policy, images, and the drivers of CSI.
 package ownplugins
 
 import (
@@ -19,6 +19,7 @@ import (
 	"github.com/podvol/podvol/volume/csitranslation"
 	"github.com/podvol/podvol/volume/plugins/csi"
 	"github.com/podvol/podvol/volume/plugins/csi/controller"
+	"github.com/podvol/podvol/volume/plugins/image"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 )
 
@@ -29,14 +30,16 @@ type Usage func(format string, args ...any) error
 type Options struct {
 	// NFSPolicy is the file of a policy; empty: none.
 	NFSPolicy   string
+	layouts     []string
 	drivers     []string
 	registryDir string
 	usage       Usage
 }
 
-// Add adds --nfs-policy and the flags of AddDrivers.
+// Add adds --nfs-policy, --image-layout and the flags of AddDrivers.
 func (o *Options) Add(flags *pflag.FlagSet, usage Usage) {
 	flags.StringVar(&o.NFSPolicy, "nfs-policy", "", "YAML `FILE` that says which mount options and directories pods may ask NFS servers for (default: none)")
+	flags.StringArrayVar(&o.layouts, "image-layout", nil, "`DIR` with an OCI image layout, whose images volumes can have without a registry (repeatable)")
 	o.AddDrivers(flags, usage)
 }
 
@@ -51,6 +54,9 @@ func (o *Options) AddDrivers(flags *pflag.FlagSet, usage Usage) {
 func (o *Options) Args() (args []string) {
 	if o.NFSPolicy != "" {
 		args = append(args, "--nfs-policy", o.NFSPolicy)
+	}
+	for _, dir := range o.layouts {
+		args = append(args, "--image-layout", dir)
 	}
 	return append(args, o.DriverArgs()...)
 }
@@ -68,10 +74,10 @@ func (o *Options) DriverArgs() (args []string) {
 
 // Plugins returns new instances of the plugins that replace stock ones, or come beside
 // them. Connections to drivers last as [KeepConnections] says. A rehearsal (fake) has no
-// drivers, since they mount for real. Drivers in the registry are known at once: the command does not wait
+// drivers, since they mount for real. Images go with their last volume. Drivers in the registry are known at once: the command does not wait
 // for them. Errors are of the command line, of the registry, and of drivers without a name.
 func (o *Options) Plugins(ctx context.Context, fake bool, log io.Writer) ([]volume.VolumePlugin, error) {
-	plugins, drivers, err := o.all(ctx, fake, log)
+	plugins, drivers, err := o.all(ctx, fake, log, image.Config{UnusedBytes: -1, UnusedFor: -1})
 	if err != nil || drivers == nil || o.registryDir == "" {
 		return plugins, err
 	}
@@ -79,15 +85,18 @@ func (o *Options) Plugins(ctx context.Context, fake bool, log io.Writer) ([]volu
 }
 
 // LastingPlugins is as Plugins, for a command that runs while drivers register themselves.
+// It keeps images for the next pods.
 // Errors are of the command line, and of drivers without a name.
 func (o *Options) LastingPlugins(ctx context.Context, fake bool, log io.Writer) ([]volume.VolumePlugin, error) {
-	plugins, _, err := o.all(ctx, fake, log)
+	plugins, _, err := o.all(ctx, fake, log, image.Config{})
 	return plugins, err
 }
 
 // all returns all plugins, and among them the CSI plugin; nil: there are no drivers.
-func (o *Options) all(ctx context.Context, fake bool, log io.Writer) ([]volume.VolumePlugin, *controller.NodePlugin, error) {
+func (o *Options) all(ctx context.Context, fake bool, log io.Writer, images image.Config) ([]volume.VolumePlugin, *controller.NodePlugin, error) {
 	plugins, err := o.NFS()
+	images.Layouts = o.layouts
+	plugins = append(plugins, image.New(images))
 	if err != nil || !o.hasDrivers() {
 		return plugins, nil, err
 	}

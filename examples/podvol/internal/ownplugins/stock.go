@@ -8,15 +8,16 @@ import (
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/plugins/csi/controller"
+	"github.com/podvol/podvol/volume/plugins/image"
 )
 
 // Stock are plugins that describe volumes: they are never initialised.
 func Stock() []volume.VolumePlugin {
 	drivers, err := controller.New(controller.Config{})
 	if err != nil {
-		return plugins.All()
+		return plugins.All(image.New(image.Config{}))
 	}
-	return plugins.All(csitranslation.NewClaims(drivers, csitranslation.New(csitranslation.Config{Portworx: true})))
+	return plugins.All(image.New(image.Config{}), csitranslation.NewClaims(drivers, csitranslation.New(csitranslation.Config{Portworx: true})))
 }
 
 // DeletesStorage reports whether podvol deletes the storage of a volume once its claim has
