@@ -2,6 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -317,6 +320,42 @@ func TestListDrivers(t *testing.T) {
 	if !strings.Contains(errOut, socket) || !strings.Contains(errOut, "give its name with the socket") {
 		t.Errorf("of a dead driver without a name:\n%s", errOut)
 	}
+	// A socket that is no registrar's, in a registry that is everybody's.
+	junk, err := net.Listen("unix", filepath.Join(registry, "junk.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { junk.Close() })
+	go func() {
+		for conn, err := junk.Accept(); err == nil; conn, err = junk.Accept() {
+			fmt.Fprintln(conn, "hello")
+			conn.Close()
+		}
+	}()
+	if err := errors.Join(os.Chmod(filepath.Join(registry, "junk.sock"), 0o700), os.Chmod(registry, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	_, errOut = mustPodvol(t, exitFailed, "csi", "--csi-registry="+registry)
+	for _, want := range []string{"junk.sock nothing answers that registers drivers", "remove the socket", "other users may change the registry", "chmod go-w"} {
+		if !strings.Contains(errOut, want) {
+			t.Errorf("%q is not in\n%s", want, errOut)
+		}
+	}
+}
+
+// A driver that run-node has not called yet, and that is not there, is told of.
+func TestListADriverThatIsNotThere(t *testing.T) {
+	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
+		t.Cleanup(http.DefaultClient.CloseIdleConnections)
+		root, socket := t.TempDir(), filepath.Join(t.TempDir(), "none.sock")
+		n := runInProcess(t, t.TempDir(), root, "--csi-driver", "none.example.com="+socket, "--metrics-addr", "0")
+		n.hears("metrics are at ")
+		out, errOut := mustPodvol(t, exitFailed, "csi", "--root-dir", root)
+		if !strings.Contains(out, "unused") || !strings.Contains(errOut, socket+" does not exist: start the driver") {
+			t.Errorf("csi prints\n%s%s", out, errOut)
+		}
+		n.stop()
+	})
 }
 
 func TestCSIFlags(t *testing.T) {
@@ -327,7 +366,7 @@ func TestCSIFlags(t *testing.T) {
 		{"csi --csi-driver =/s", "NAME=SOCKET"},
 		{"csi --csi-driver a=", "NAME=SOCKET"},
 		{"csi --csi-driver a=/s --csi-driver a=/t", "twice"},
-		{"csi --csi-driver a/b=/s", "no name of a driver"},
+		{"csi --csi-driver a/b=/s", `"a/b" is no name of a driver`},
 		{"csi --csi-driver a/b=/s", "--csi-driver"},
 		{"csi --csi-driver a=unix:relative", "absolute path"},
 		{"csi --csi-driver tcp://127.0.0.1:10000", "Unix socket only"},

@@ -67,6 +67,9 @@ func Parse(parameters map[string]string) (*Class, error) {
 				return nil, volume.Invalid("parameters", "have both %s and %s; keep %s", typed, key, keyFSType)
 			}
 			c.FSType, typed = value, key
+			if err := CheckFSType("parameters."+key, value); err != nil {
+				return nil, err
+			}
 		}
 		if !strings.HasPrefix(key, prefix) {
 			c.Parameters[key] = value
@@ -147,4 +150,16 @@ func fill(text string, values map[string]string) (string, error) {
 		filled.WriteString(value)
 		text = after
 	}
+}
+
+// CheckFSType refuses a type of file systems that is no single word: drivers may make a command
+// line, or the name of a program, of it. It may be empty.
+func CheckFSType(field, fsType string) error {
+	word := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r)
+	}
+	if len(fsType) > 64 || strings.HasPrefix(fsType, "-") || strings.HasPrefix(fsType, ".") || strings.ContainsFunc(fsType, func(r rune) bool { return !word(r) }) {
+		return volume.Invalid(field, "is no type of file systems, such as ext4: %.80q", fsType)
+	}
+	return nil
 }

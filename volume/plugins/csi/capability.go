@@ -10,6 +10,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/csiclass"
 	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
 )
 
@@ -41,6 +42,9 @@ func (w *volumeRequest) capability(s *drivers.Session) (*csi.VolumeCapability, e
 	if w.spec.IsBlock() {
 		c.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
 		return c, nil
+	}
+	if err := csiclass.CheckFSType("csi.fsType", w.source.FSType); err != nil {
+		return nil, err
 	}
 	m := &csi.VolumeCapability_MountVolume{FsType: w.source.FSType, MountFlags: w.mountFlags()}
 	if w.group != nil && s.Has(csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP) {

@@ -434,6 +434,12 @@ func TestBadInput(t *testing.T) {
 		s := pvSpec(func(pv *v1.PersistentVolume) { pv.Spec.CSI.VolumeHandle = handle })
 		b.must(b.setUp(s, pod("u1"), volume.MounterArgs{}), b.tearDown(s, "u1"))
 	}
+	for _, fsType := range []string{"../x", "ext4\n", "ext4 -F", "-t", ".", "ext4;", strings.Repeat("x", 65)} {
+		_, err := b.plugin.NewMounter(pvSpec(func(pv *v1.PersistentVolume) { pv.Spec.CSI.FSType = fsType }), pod("u1"))
+		if wantUncertain(t, err, false); err == nil || !strings.Contains(err.Error(), "csi.fsType") {
+			t.Errorf("file system %q: %v", fsType, err)
+		}
+	}
 	if _, err := csi.New(csi.Config{Drivers: map[string]string{"a": "relative"}}); err == nil {
 		t.Error("a relative socket is configured")
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/csiclass"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/plugins/csi/internal/csivolume"
 	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
@@ -54,6 +55,9 @@ func (p *Plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 			return nil, err
 		}
 		s, err := csivolume.Checked(&p.Kind, spec)
+		if err == nil {
+			err = csiclass.CheckFSType("csi.fsType", s.FSType)
+		}
 		if err != nil {
 			return nil, err
 		}

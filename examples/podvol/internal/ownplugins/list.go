@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -53,8 +55,8 @@ func ListCommand(s Surroundings) *cobra.Command {
 			"Drivers of the flags are asked who they are and what they can do on a node. Those of a\n" +
 			"registry are not told that they are registered.\n" +
 			"A driver that is given without its name must answer, or nothing is listed.\n\n" +
-			"Exit code: 0 when all drivers answer, 1 when some do not or none is registered, 2 for a\n" +
-			"wrong command line.",
+			"Exit code: 0 when all drivers answer, or their sockets wait for a first call, 1 when some\n" +
+			"do not or none is registered, 2 for a wrong command line.",
 		Example: "  podvol csi --csi-driver /run/csi.sock\n  podvol csi -o json",
 		RunE:    func(c *cobra.Command, _ []string) error { return l.run(c.Context()) },
 	}
@@ -92,6 +94,9 @@ func (l *listCommand) run(ctx context.Context) error {
 	}
 	for _, d := range rows {
 		all = all && d.State != nodeserver.Silent
+		if _, err := os.Lstat(d.Socket); d.State == nodeserver.Unused && errors.Is(err, fs.ErrNotExist) {
+			all, d.Error = false, fmt.Sprintf("driver %s is not used yet, and its socket %s does not exist: start the driver", d.Driver, d.Socket)
+		}
 		if d.Error != "" {
 			fmt.Fprintf(l.Err, "podvol: %s\n", d.Error)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/csiclass"
 	"github.com/podvol/podvol/volume/internal/machinedir"
 	"github.com/podvol/podvol/volume/plugins/csi/internal/csivolume"
 	"github.com/podvol/podvol/volume/plugins/csi/internal/drivers"
@@ -188,6 +189,9 @@ func (t *target) capability() (*csi.VolumeCapability, error) {
 	}
 	known, err := controlMode(mode, t.controls)
 	if err != nil {
+		return nil, err
+	}
+	if err := csiclass.CheckFSType("csi.fsType", t.source.FSType); err != nil {
 		return nil, err
 	}
 	c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: known}}

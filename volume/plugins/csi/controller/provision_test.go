@@ -166,6 +166,7 @@ func TestProvisionRefuses(t *testing.T) {
 	}{
 		"unknown key":       {options: options(map[string]string{"csi.storage.k8s.io/colour": "red"}), want: "colour"},
 		"two file systems":  {options: options(map[string]string{"csi.storage.k8s.io/fstype": "xfs", "fsType": "ext4"}), want: "both"},
+		"no file system":    {options: options(map[string]string{"csi.storage.k8s.io/fstype": "../x"}), want: "no type of file systems"},
 		"half a secret":     {options: options(map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "a"}), want: "half"},
 		"unknown template":  {options: options(map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "${pvc.uid}", "csi.storage.k8s.io/node-stage-secret-namespace": "a"}), want: "no value"},
 		"open template":     {options: options(map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "${pv.name", "csi.storage.k8s.io/node-stage-secret-namespace": "a"}), want: "no value"},

@@ -124,7 +124,7 @@ func (s *Source) Describe() string {
 func CheckDriverName(field, name string) error {
 	valid := regexp.MustCompile(`^[a-zA-Z0-9]([-a-zA-Z0-9.]*[a-zA-Z0-9])?$`)
 	if len(name) > maxDriverName || !valid.MatchString(name) || strings.Contains(name, "..") {
-		return volume.Invalid(field, "is no name of a driver, which has at most %d letters, digits, dots and dashes: %.80q", maxDriverName, name)
+		return volume.Invalid(field, "%.80q is no name of a driver, which has at most %d letters, digits, dots and dashes", name, maxDriverName)
 	}
 	return nil
 }

@@ -16,8 +16,10 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/csiregistration"
 	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/plugins/csi/internal/csivolume"
@@ -91,6 +93,7 @@ func (s *Set) Run(ctx context.Context, dir string, on Events) error {
 		return err
 	}
 	defer func() { _ = podmount.RemoveDir(r.dir) }() // unless drivers are there
+	s.warnOfDir(dir)
 	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
 		cancel()
@@ -225,6 +228,7 @@ func (s *Set) Discover(ctx context.Context) (refused map[string]error, err error
 		return nil, err
 	}
 	defer w.close()
+	s.warnOfDir(s.config.RegistryDir)
 	found, err := w.sockets(s.config.RegistryDir)
 	refused = make(map[string]error)
 	for path := range found {
@@ -235,13 +239,22 @@ func (s *Set) Discover(ctx context.Context) (refused map[string]error, err error
 	return refused, err
 }
 
+// warnOfDir tells of a registry in which others may put sockets, or take them away. Only the
+// sockets of root and of this process's user are used.
+func (s *Set) warnOfDir(dir string) {
+	info, err := os.Stat(dir)
+	if err == nil && info.Mode().Perm()&0o022 != 0 {
+		s.config.Logger.Warn("other users may change the registry of CSI drivers: let only its owner write there (chmod go-w)", "dir", dir, "mode", info.Mode().Perm().String())
+	}
+}
+
 func (s *Set) look(ctx context.Context, path string) (*Driver, error) {
 	conn, err := dialRegistrar(path)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	info, err := askInfo(ctx, conn)
+	info, err := askInfo(ctx, conn, path)
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +276,7 @@ func (r *registry) register(ctx context.Context, path string) (*Driver, error) {
 		return nil, err
 	}
 	defer conn.Close()
-	info, err := askInfo(ctx, conn)
+	info, err := askInfo(ctx, conn, path)
 	if err != nil {
 		return nil, err
 	}
@@ -287,12 +300,14 @@ func (r *registry) register(ctx context.Context, path string) (*Driver, error) {
 	return d, err
 }
 
-func askInfo(ctx context.Context, conn *grpc.ClientConn) (csiregistration.Info, error) {
+func askInfo(ctx context.Context, conn *grpc.ClientConn, path string) (csiregistration.Info, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout+infoTimeout)
 	defer cancel()
 	answer := new(emptypb.Empty)
 	if err := conn.Invoke(ctx, csiregistration.GetInfo, new(emptypb.Empty), answer); err != nil {
-		return csiregistration.Info{}, fmt.Errorf("GetInfo: %w", err)
+		return csiregistration.Info{}, &volume.Failure{Cause: ErrUnreachable, Err: err,
+			What: fmt.Sprintf("at %s nothing answers that registers drivers as the kubelet wants it: %.300s", Shown(path), status.Convert(err).Message()),
+			Next: "start its node-driver-registrar anew, or remove the socket if its driver is gone; a driver's own socket belongs elsewhere"}
 	}
 	return csiregistration.ParseInfo(answer)
 }
