@@ -1,19 +1,5 @@
 package attachdetach_test
 
-// What upstream's tests say (pkg/controller/volume/attachdetach of v1.37.2: 94 test functions;
-// 65 of caches, 16 of the reconciler, 13 others) is tried by the tests of this package. Most of
-// those of the caches are about their bookkeeping, which has no counterpart here: the objects of
-// the API are all that is kept. These differ:
-//
-//   - The taint out-of-service on a node that is Ready is not heeded: that node may write.
-//   - Time alone detaches only where Config.DetachAfter says so. It is counted from when the
-//     node ceased to be Ready, and not from when a pod went.
-//   - A VolumeAttachment that is not named as a controller would name it is not detached.
-//     Upstream looks at no names, and at VolumeAttachments only when it starts.
-//   - A plugin's volume gets a VolumeAttachment, too, but for an inline one. Upstream has the
-//     node's list only.
-//   - In-tree volumes of CSI drivers are translated for all nodes, whatever their CSINodes say.
-
 import (
 	"context"
 	"errors"
