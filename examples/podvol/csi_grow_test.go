@@ -168,8 +168,54 @@ func TestRunOnAClaimThatDoesNotGrow(t *testing.T) {
 				if row, errOut := mustPodvol(t, exitOK, "pvc", "--root-dir", base); !strings.Contains(row, "64Mi") || !strings.Contains(errOut, tc.says) {
 					t.Errorf("pvc prints\n%s%s", row, errOut)
 				}
+				if tc.size != "" { // and a smaller size is asked for, which can be had
+					mustPodvol(t, exitOK, "run", "-f", ledgerOf(t, isMade, growable, was, "storage: 96Mi"), "--root-dir", base, flag, "--", "true")
+					if row, errOut := mustPodvol(t, exitOK, "pvc", "--root-dir", base); !strings.Contains(row, "96Mi") || errOut != "" {
+						t.Errorf("with less pvc prints\n%s%s", row, errOut)
+					}
+				}
 				mustPodvol(t, exitOK, "pvc", "delete", "default/ledger", "--root-dir", base, flag)
 			})
 		})
 	}
+}
+
+// A run whose claim names another VolumeAttributesClass has its volume changed before the program
+// begins. What the driver refuses is told, and the claim can go back.
+func TestRunWithOtherAttributes(t *testing.T) {
+	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
+		driver, socket := newDriverThat(t, func(c *csitest.Config) { c.CreateOnUse = false })
+		base, flag := t.TempDir(), "--csi-driver="+csitest.DefaultName+"="+socket
+		classes := ""
+		for name, parameters := range map[string]string{"slow": `iops: "100"`, "quick": `iops: "9000"`, "odd": "colour: red"} {
+			classes += "apiVersion: storage.k8s.io/v1\nkind: VolumeAttributesClass\nmetadata: {name: " + name + "}\ndriverName: " + csitest.DefaultName + "\nparameters: {" + parameters + "}\n---\n"
+		}
+		for _, step := range []struct{ class, iops, says string }{
+			{"slow", "100", ""},
+			{"quick", "9000", ""},
+			{"odd", "9000", "colour"},
+			{"odd", "9000", "colour"}, // as the claim remembers
+			{"slow", "100", ""},
+			{"none", "100", `volumeattributesclass.storage.k8s.io \"none\" not found; create it`},
+			{"quick", "9000", ""},
+		} {
+			file := ledgerOf(t, "apiVersion: v1\nkind: PersistentVolumeClaim", classes+"apiVersion: v1\nkind: PersistentVolumeClaim", "storageClassName: by-driver", "storageClassName: by-driver\n  volumeAttributesClassName: "+step.class)
+			_, errOut := mustPodvol(t, exitOK, "run", "-f", file, "--root-dir", base, flag, "--", "true")
+			if strings.Contains(errOut, "does not get what it asks for") != (step.says != "") || !strings.Contains(errOut, step.says) {
+				t.Errorf("with %s run prints\n%s", step.class, errOut)
+			}
+			volumes, err := driver.Volumes()
+			if err != nil || len(volumes) != 1 {
+				t.Fatalf("the driver has %q, %v", volumes, err)
+			}
+			if has, err := driver.Modified(volumes[0]); err != nil || has["iops"] != step.iops {
+				t.Errorf("with %s the volume has %v, %v", step.class, has, err)
+			}
+			_, errOut = mustPodvol(t, exitOK, "pvc", "--root-dir", base)
+			if strings.Contains(errOut, "ModifyVolumeError") != (step.class == "odd") {
+				t.Errorf("with %s pvc prints\n%s", step.class, errOut)
+			}
+		}
+		mustPodvol(t, exitOK, "pvc", "delete", "default/ledger", "--root-dir", base, flag)
+	})
 }

@@ -269,46 +269,6 @@ func TestAnotherLifeOfTheDriver(t *testing.T) {
 	b.wantNothing()
 }
 
-// The faults of real drivers at the calls of a volume's life do no harm that could be helped. Those
-// at other calls have tests of their own.
-func TestMisbehavingDrivers(t *testing.T) {
-	for _, m := range []csitest.Misbehaviour{csitest.RepublishIsUnknown, csitest.UnpublishLeavesTarget, csitest.StageDoesNothing, csitest.InternalWhileGoingOn, csitest.NoVersion} {
-		t.Run(string(m), func(t *testing.T) {
-			dc := everything()
-			dc.Misbehaviours = []csitest.Misbehaviour{m}
-			b := newBench(t, dc, csi.Config{})
-			s := pvSpec()
-			err := b.setUp(s, pod("u1"), volume.MounterArgs{})
-			if m == csitest.InternalWhileGoingOn {
-				if b.driver.Settle(); !errors.Is(err, csi.ErrRefused) {
-					t.Errorf("%v", err)
-				}
-				b.driver.Configure(func(c *csitest.Config) { c.Misbehaviours = nil })
-				err = b.setUp(s, pod("u1"), volume.MounterArgs{})
-			}
-			b.must(err, b.mounter(s, pod("u1")).SetUp(t.Context(), volume.MounterArgs{}))
-			b.must(b.tearDown(s, "u1"), b.setUp(s, pod("u1"), volume.MounterArgs{}), b.tearDown(s, "u1"))
-			b.wantNothing()
-		})
-	}
-}
-
-// The second NodeUnpublishVolume of an inline volume is NotFound: then nothing is there.
-func TestInlineVolumeThatIsGone(t *testing.T) {
-	dc := everything()
-	dc.Misbehaviours = []csitest.Misbehaviour{csitest.UnpublishedInlineIsNotFound}
-	b := newBench(t, dc, csi.Config{Defaults: map[string]storagev1.CSIDriverSpec{driverName: {PodInfoOnMount: new(true),
-		VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral}}}})
-	s := inlineSpec()
-	b.must(b.setUp(s, pod("u1"), volume.MounterArgs{}))
-	remove := b.driver.Inject(csitest.Fault{Match: csitest.Method("NodeUnpublishVolume"), After: true, Err: status.Error(codes.DeadlineExceeded, "late")})
-	wantUncertain(t, b.tearDown(s, "u1"), true)
-	remove()
-	b.must(b.tearDown(s, "u1"))
-	b.wantMethods("NodePublishVolume", "NodeUnpublishVolume", "NodeUnpublishVolume")
-	b.wantNothing()
-}
-
 // An inline volume of a driver that is told nothing of pods is refused, and the error says why.
 func TestInlineVolumeWithoutPodInfo(t *testing.T) {
 	b := newBench(t, everything(), csi.Config{Defaults: map[string]storagev1.CSIDriverSpec{driverName: {
