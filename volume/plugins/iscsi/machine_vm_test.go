@@ -210,6 +210,9 @@ func (g *lioTarget) wantNothing() {
 	if records, err := os.ReadDir("/etc/iscsi/nodes/" + g.iqn); len(records) > 0 {
 		g.t.Errorf("records are left: %v, %v", records, err)
 	}
+	if halves, err := filepath.Glob("/etc/iscsi/.podvol-*"); len(halves) > 0 || err != nil {
+		g.t.Errorf("halves of records are left: %v, %v", halves, err)
+	}
 }
 
 // machine is a node on the machine's kernel.

@@ -318,22 +318,12 @@ func withSettings(text string, settings [][2]string) string {
 const tempPrefix = ".podvol-"
 
 // replace puts a file of root's alone in the place of a record. It is written beside the
-// records, so that none of open-iscsi's own readers finds half of it. What a crash has left of
-// earlier ones is removed: it may have a password.
+// records, so that none of open-iscsi's own readers finds half of it.
 func (i *Initiator) replace(database, path, text string) (err error) {
 	i.replacing.Lock()
 	defer i.replacing.Unlock()
-	names, err := entries(database)
-	if err != nil {
+	if err := removeHalves(database); err != nil {
 		return err
-	}
-	for _, name := range names {
-		if !strings.HasPrefix(name, tempPrefix) {
-			continue
-		}
-		if err := os.Remove(filepath.Join(database, name)); err != nil {
-			return err
-		}
 	}
 	f, err := os.CreateTemp(database, tempPrefix+"*") // 0600
 	if err != nil {
@@ -352,4 +342,22 @@ func (i *Initiator) replace(database, path, text string) (err error) {
 		return err
 	}
 	return os.Rename(f.Name(), path)
+}
+
+// removeHalves removes what processes that were killed have left of records: it may have a
+// password. The caller holds replacing.
+func removeHalves(database string) error {
+	names, err := entries(database)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if !strings.HasPrefix(name, tempPrefix) {
+			continue
+		}
+		if err := os.Remove(filepath.Join(database, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }

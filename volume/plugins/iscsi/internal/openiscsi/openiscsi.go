@@ -248,11 +248,16 @@ func (i *Initiator) connect(ctx context.Context, lun LUN, p Portal, chap *CHAP) 
 	return nil
 }
 
-// forget removes the record of a portal.
+// forget removes the record of a portal, and halves of records.
 func (i *Initiator) forget(ctx context.Context, lun LUN, p Portal) error {
 	err := i.absent(i.iscsiadm(ctx, lun.IQN, p, append(nodeArgs(lun, p), "-o", "delete")...))
 	if errors.Is(err, exec.ErrNotFound) { // so are the records
 		return nil
+	}
+	i.replacing.Lock()
+	defer i.replacing.Unlock()
+	for _, database := range i.config.Databases {
+		err = errors.Join(err, removeHalves(database))
 	}
 	return err
 }

@@ -520,18 +520,26 @@ func TestTheDatabaseIsNeverLeftLocked(t *testing.T) {
 func TestLeftFilesAreRemoved(t *testing.T) {
 	n := newNode(t)
 	n.ids["10.0.0.1 0"], n.ids["10.0.0.2 0"] = "naa.6001", "naa.6001"
-	n.write("etc/iscsi/.podvol-123", "node.session.auth.password = first secret\n")
+	half := func() { n.write("etc/iscsi/.podvol-123", "node.session.auth.password = first secret\n") }
+	has := func(want ...string) {
+		t.Helper()
+		var names []string
+		all, err := os.ReadDir(n.at("etc/iscsi"))
+		for _, e := range all {
+			names = append(names, e.Name())
+		}
+		if diff := cmp.Diff(want, names); err != nil || diff != "" {
+			t.Errorf("%v, files (-want +got):\n%s", err, diff)
+		}
+	}
+	half()
 	n.write("etc/iscsi/iscsid.conf", "")
 	_, _, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1", "10.0.0.2"), nil)
 	n.must(err)
-	var names []string
-	all, err := os.ReadDir(n.at("etc/iscsi"))
-	for _, e := range all {
-		names = append(names, e.Name())
-	}
-	if diff := cmp.Diff([]string{"iscsid.conf", "nodes"}, names); err != nil || diff != "" {
-		t.Errorf("%v, files (-want +got):\n%s", err, diff)
-	}
+	has("iscsid.conf", "nodes")
+	half()
+	n.must(n.initiator.Logout(t.Context(), lun(0, "10.0.0.1", "10.0.0.2")))
+	has("iscsid.conf", "nodes")
 }
 
 func TestUsedElsewhere(t *testing.T) {
