@@ -223,3 +223,36 @@ func TestExpansionByAPluginSurvivesCrashes(t *testing.T) {
 		})
 	}
 }
+
+// nodeGrower is a plugin of disks that their administrator enlarges, as those of iSCSI targets:
+// the node does the rest.
+type nodeGrower struct{ *storage }
+
+func (nodeGrower) RequiresFSResize() bool { return true }
+func (nodeGrower) NodeExpand(context.Context, volume.NodeResizeOptions) (bool, error) {
+	return true, nil
+}
+
+// A claim of such a volume waits for the administrator, which is no error, and then for the node.
+func TestExpansionOfStorageThatIsGrownOutside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, storageClass("grows", expandable), pvbuild.NewPV("pv", "1Gi", pvbuild.Class("grows")), pvbuild.NewClaim("data", "1Gi", pvbuild.OfClass("grows")))
+		w.withPlugin(func(made *storage) volume.VolumePlugin { return nodeGrower{made} })
+		w.start()
+		w.settle()
+		w.ask("data", "5Gi")
+		w.wantGrowth("data", "1Gi 5Gi ControllerResizeInProgress Resizing=True")
+		w.wantEvent("data: Normal ExternalExpanding", "asks for 5Gi", `volume "pv" has 1Gi`, "enlarge its storage, and then its spec.capacity")
+		w.wantMissing("data", `expand volume "pv" to 5Gi`)
+		w.change("pv", capacity("5Gi"))
+		w.settle()
+		w.wantGrowth("data", "1Gi 5Gi NodeResizePending FileSystemResizePending=True")
+		w.wantMissing("data", "")
+		w.setStatus("data", func(s *v1.PersistentVolumeClaimStatus) { // as the node does
+			s.Capacity[v1.ResourceStorage] = resource.MustParse("5Gi")
+			s.AllocatedResourceStatuses, s.Conditions = nil, nil
+		})
+		w.wantGrowth("data", "5Gi 5Gi")
+		w.wantQuiet(0)
+	})
+}

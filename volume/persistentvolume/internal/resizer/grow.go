@@ -153,6 +153,7 @@ func (r *Resizer) recordGrowth(ctx context.Context, claim *v1.PersistentVolumeCl
 		return r.setGrowth(ctx, claim, target, v1.PersistentVolumeClaimControllerResizeInProgress)
 	}
 	if r.growsOnNode(pv) {
+		r.note(claim.UID, claim, nil)
 		return r.setGrowth(ctx, claim, target, v1.PersistentVolumeClaimNodeResizePending)
 	}
 	claim, err := r.finishGrowth(ctx, claim, target, size)
@@ -165,8 +166,18 @@ func (r *Resizer) recordGrowth(ctx context.Context, claim *v1.PersistentVolumeCl
 func (r *Resizer) awaitExpansion(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume, want resource.Quantity) {
 	have := pv.Spec.Capacity[v1.ResourceStorage]
 	r.note(claim.UID, claim, fmt.Errorf("an external controller is to expand volume %q to %s", pv.Name, want.String()))
-	r.Events.Is(claim, v1.EventTypeNormal, reasonExternalExpanding, "waiting for an external controller to expand this PVC",
-		fmt.Sprintf("it asks for %s, and volume %q has %s", want.String(), pv.Name, have.String()))
+	details := fmt.Sprintf("it asks for %s, and volume %q has %s", want.String(), pv.Name, have.String())
+	if plugin := r.pluginOf(pv); plugin != nil && isGrownOutside(plugin) {
+		details += "; enlarge its storage, and then its spec.capacity: the node does the rest"
+	}
+	r.Events.Is(claim, v1.EventTypeNormal, reasonExternalExpanding, "waiting for an external controller to expand this PVC", details)
+}
+
+// isGrownOutside reports whether a plugin grows what a node sees, once another has enlarged the
+// storage, such as a disk of iSCSI on its target.
+func isGrownOutside(plugin volume.VolumePlugin) bool {
+	_, onNode := volume.AsNodeExpandable(plugin)
+	return onNode && !volume.CanExpand(plugin)
 }
 
 // refuseGrowth tells of a claim whose volume may not, or cannot, be made larger, and returns the
@@ -183,7 +194,7 @@ func (r *Resizer) refuseGrowth(ctx context.Context, claim *v1.PersistentVolumeCl
 	case !ptr.Deref(class.AllowVolumeExpansion, false):
 		why = fmt.Sprintf("StorageClass %q has not allowVolumeExpansion: true", class.Name)
 	default:
-		if plugin := r.pluginOf(pv); plugin != nil && !volume.CanExpand(plugin) {
+		if plugin := r.pluginOf(pv); plugin != nil && !volume.CanExpand(plugin) && !isGrownOutside(plugin) {
 			why = fmt.Sprintf("the plugin %s cannot expand volumes", plugin.GetPluginName())
 		}
 	}
