@@ -13,7 +13,7 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
-// attachedVolume is a volume that is attached for nothing.
+// attachedVolume is a volume that is attached for no pod.
 const attachedVolume volumemanager.ProblemKind = "attached volume"
 
 // Attached tells of the volumes that a root directory has attached to this machine.

@@ -1,4 +1,5 @@
-// Package problems prints what podvol fsck has found.
+// Package problems prints what podvol fsck has found. It also finds the volumes that are attached to
+// this machine for no pod, and has them detached ([Attached]).
 package problems
 
 import (
@@ -16,8 +17,7 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
-// Row is one problem as printed; its keys are part of the command's
-// contract.
+// Row is one problem as printed. Its keys are part of the command's contract.
 type Row struct {
 	Problem  string `json:"problem"`
 	Pod      string `json:"pod,omitempty"`
