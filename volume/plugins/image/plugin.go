@@ -122,7 +122,7 @@ type Plugin struct {
 	runtime  Runtime
 	attempts attempts
 	making   sync.Once
-	kept     *store.Store // of store
+	kept     *store.Store // made by store, once
 }
 
 var (

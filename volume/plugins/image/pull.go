@@ -61,7 +61,7 @@ func (p puller) use(ctx context.Context, request Request) (dir, ref string, err 
 	}
 	ref = parsed.At(image.Digest).String()
 	p.attempts.note(attemptKey{request.Pod.UID, parsed.String()}, attempt{digest: image.Digest})
-	return p.store().Place(image.Digest), ref, p.store().Use(image, ref, string(request.Pod.UID), request.Volume)
+	return p.store().ImageDir(image.Digest), ref, p.store().Use(image, ref, string(request.Pod.UID), request.Volume)
 }
 
 func (p puller) ReleaseImage(ctx context.Context, podUID types.UID, name string) error {
@@ -143,7 +143,7 @@ func (p *pull) preloaded(ctx context.Context) (store.Image, bool, error) {
 			image, err = p.store().Pull(ctx, from, p.ref, found)
 		}
 		if err == nil {
-			err = p.store().Name(ctx, image, p.ref.String(), store.Everyone)
+			err = p.store().AddName(ctx, image, p.ref.String(), store.Everyone)
 		}
 		if err != nil {
 			return image, false, p.failed(ctx, fmt.Errorf("layout %s: %w", dir, err))
@@ -165,7 +165,7 @@ func (p *pull) remote(ctx context.Context) (store.Image, error) {
 	defer cancel()
 	var first error
 	for _, u := range users {
-		image, err := p.by(bounded, u)
+		image, err := p.pullAs(bounded, u)
 		if err == nil {
 			took := time.Since(begin).Round(time.Millisecond)
 			p.event(v1.EventTypeNormal, "Pulled", "Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.", p.Reference, took, took, image.Bytes)
@@ -192,8 +192,8 @@ func (p *pull) failed(ctx context.Context, err error) error {
 	return pullFailed(p.ref, ErrImagePull, err, at)
 }
 
-// by pulls as one user.
-func (p *pull) by(ctx context.Context, u user) (store.Image, error) {
+// pullAs pulls as one user.
+func (p *pull) pullAs(ctx context.Context, u user) (store.Image, error) {
 	client := registry.New(registry.Config{Transport: p.config.Transport, PlainHTTP: p.config.PlainHTTP, Stall: p.config.StallTimeout}, u.Credentials)
 	image, has := store.Image{}, false
 	digest, err := client.Digest(ctx, p.ref)
@@ -207,7 +207,7 @@ func (p *pull) by(ctx context.Context, u user) (store.Image, error) {
 		}
 	}
 	if err == nil {
-		err = p.store().Name(ctx, image, p.ref.String(), u.grant)
+		err = p.store().AddName(ctx, image, p.ref.String(), u.grant)
 	}
 	return image, err
 }

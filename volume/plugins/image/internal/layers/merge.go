@@ -127,7 +127,7 @@ func (m *merging) single(ctx context.Context, from *os.File, p string) error {
 	if err := m.remove(ctx, parent, name, p); err != nil {
 		return err
 	}
-	return link(from, FileName, parent, name)
+	return link(from, fileName, parent, name)
 }
 
 // directoryOf merges a directory of a layer into the one of the same path, which is fresh

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"path"
@@ -259,6 +258,3 @@ func small(ctx context.Context, from Fetcher, ref Reference, d Descriptor) ([]by
 	}
 	return body, nil
 }
-
-// IsNotFound reports whether the error says that there is no such image.
-func IsNotFound(err error) bool { return errors.Is(err, volume.ErrNotFound) }

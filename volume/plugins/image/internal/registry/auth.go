@@ -13,7 +13,7 @@ import (
 	"github.com/podvol/podvol/volume/plugins/image/internal/oci"
 )
 
-// Credentials are a user of a registry. The zero value is nobody.
+// Credentials are a user of a registry. The zero value is an anonymous one.
 type Credentials struct {
 	Username, Password string
 	// IdentityToken is what some registries give out instead of a password.

@@ -24,7 +24,7 @@ import (
 
 // Config is what all clients of a node have in common.
 type Config struct {
-	// Transport carries the requests; nil: one of [NewTransport].
+	// Transport carries the requests, such as one of [NewTransport].
 	Transport http.RoundTripper
 	// PlainHTTP are the registries, with their ports, that are spoken to without TLS.
 	// Those of the machine itself (localhost, 127.0.0.1, ::1) always are.

@@ -47,7 +47,7 @@ func (s site) use(ctx context.Context, st *store.Store) (store.Image, error) {
 	}
 	image, err := st.Pull(ctx, s.layout(), ref, found)
 	if err == nil {
-		err = st.Name(ctx, image, ref.String(), store.Everyone)
+		err = st.AddName(ctx, image, ref.String(), store.Everyone)
 	}
 	if err == nil {
 		err = st.Use(image, ref.At(image.Digest).String(), "uid", "v")
@@ -89,7 +89,7 @@ func assertWhole(t *testing.T, st *store.Store, when string) (has bool) {
 		return false
 	}
 	for name, want := range map[string]string{"d/a": "1", "d/b": "2", "c": "3"} {
-		if got, err := os.ReadFile(filepath.Join(st.Place(image.Digest), name)); err != nil || string(got) != want {
+		if got, err := os.ReadFile(filepath.Join(st.ImageDir(image.Digest), name)); err != nil || string(got) != want {
 			t.Errorf("%s: %s is %q, %v", when, name, got, err)
 		}
 	}

@@ -39,6 +39,10 @@ func (s *Store) Pull(ctx context.Context, from oci.Fetcher, ref oci.Reference, i
 	return s.merge(ctx, image, parts)
 }
 
+func tooLarge(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", layers.ErrTooLarge, fmt.Sprintf(format, args...))
+}
+
 // fetch completes all layers.
 func (s *Store) fetch(ctx context.Context, from oci.Fetcher, ref oci.Reference, all []oci.Layer) ([]layers.Part, error) {
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -383,7 +383,7 @@ func (u *unpacking) hardLink(p string, h *tar.Header) error {
 
 // single makes the one file of a layer that is no tar.
 func (u *unpacking) single(in io.Reader) error {
-	f, err := createAt(u.top, FileName)
+	f, err := createAt(u.top, fileName)
 	if err != nil {
 		return err
 	}
