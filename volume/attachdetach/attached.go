@@ -78,6 +78,8 @@ type attachedTable struct {
 	unanswered map[v1.UniqueVolumeName]string
 	// making is how many attachments are being made, by node and attacher.
 	making map[place]int
+	// waiting are the volumes for which a place had no room.
+	waiting map[place]map[v1.UniqueVolumeName]bool
 }
 
 // place is where an attacher attaches.
@@ -89,7 +91,7 @@ type place struct {
 func newAttachedTable() *attachedTable {
 	return &attachedTable{names: make(map[string]*attachment), volumes: make(map[v1.UniqueVolumeName]map[string]*attachment),
 		nodes: make(map[types.NodeName]map[string]*attachment), unnamed: make(map[string]map[string]*attachment),
-		unanswered: make(map[v1.UniqueVolumeName]string), making: make(map[place]int)}
+		unanswered: make(map[v1.UniqueVolumeName]string), making: make(map[place]int), waiting: make(map[place]map[v1.UniqueVolumeName]bool)}
 }
 
 // put notes a version of a VolumeAttachment; nil: it is gone. It returns what was known. It does
@@ -193,9 +195,11 @@ func (t *attachedTable) volumesOn(node types.NodeName) (names []v1.UniqueVolumeN
 	return slices.Compact(names)
 }
 
-// reserve makes room for an attachment that is about to be made, if there are fewer than limit
-// at a place; a negative limit: there is none.
-func (t *attachedTable) reserve(at place, limit int) (release func(), ok bool) {
+// reserve makes room for an attachment of a volume that is about to be made, if there are fewer
+// than limit at a place; a negative limit: there is none. If there is no room, the volume waits
+// from the same moment on. release returns the volumes that wait by then: what is made counts
+// twice until then, and what could not be made leaves its room.
+func (t *attachedTable) reserve(volume v1.UniqueVolumeName, at place, limit int) (release func() []v1.UniqueVolumeName, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := t.making[at]
@@ -205,16 +209,33 @@ func (t *attachedTable) reserve(at place, limit int) (release func(), ok bool) {
 		}
 	}
 	if limit >= 0 && n >= limit {
+		add(t.waiting, at, volume, true)
 		return nil, false
 	}
 	t.making[at]++
-	return func() {
+	return func() []v1.UniqueVolumeName {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if t.making[at]--; t.making[at] == 0 {
 			delete(t.making, at)
 		}
+		return t.takeWaiting(at)
 	}, true
+}
+
+// takeWaiting returns, and forgets, the volumes for which a place had no room. The caller has
+// the lock.
+func (t *attachedTable) takeWaiting(at place) []v1.UniqueVolumeName {
+	names := slices.Collect(maps.Keys(t.waiting[at]))
+	delete(t.waiting, at)
+	return names
+}
+
+// roomAfter is takeWaiting for where an attachment is gone.
+func (t *attachedTable) roomAfter(gone *attachment) []v1.UniqueVolumeName {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.takeWaiting(place{gone.node(), gone.object.Spec.Attacher})
 }
 
 // setUnanswered notes that it is not known whether a volume's attachment was made; empty: it is.
@@ -255,7 +276,7 @@ func (c *Controller) attachmentGone(name string) {
 	}
 	c.queue.Enqueue(key{volume: prior.volume})
 	c.queue.Enqueue(key{object: nodeRef(prior.node())})
-	c.enqueueVolumes(c.tell.waitingForRoom(prior.node()))
+	c.enqueueVolumes(c.attached.roomAfter(prior))
 }
 
 // takeAttachment notes a version of a VolumeAttachment, and enqueues its volume and its node. If

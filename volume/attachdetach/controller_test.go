@@ -445,6 +445,42 @@ func TestRoomIsKeptWhileManyAreMade(t *testing.T) {
 	})
 }
 
+// refusing has creations refused after a while.
+type refusing struct{ objects.Client }
+
+func (r refusing) Create(ctx context.Context, o metav1.Object) (metav1.Object, error) {
+	time.Sleep(time.Second)
+	if strings.Contains(o.GetAnnotations()[attachdetach.VolumeAnnotation], "^a") {
+		return nil, errors.New("a quota is used up")
+	}
+	return r.Client.Create(ctx, o)
+}
+
+// The room of an attachment that could not be made is given to the volume that waits for it.
+func TestRoomOfAFailedAttachmentIsGivenOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, "a", "b")
+		w.stop()
+		w.create(csiNode("n0", 1))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- attachdetach.New(attachdetach.Config{Objects: refusing{w.store}}).Run(ctx) }()
+		synctest.Wait()
+		w.addPod("p", "n0", "a")
+		synctest.Wait()
+		w.addPod("q", "n0", "b") // while the first is being made
+		synctest.Wait()
+		w.deletePod("p")
+		w.letGo("p")
+		w.settle()
+		w.wantAttachments("b@n0+")
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A pod is not told the names of pods of other namespaces.
 func TestPodsOfOtherNamespacesAreNotNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -2,7 +2,6 @@ package attachdetach
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -23,12 +22,10 @@ type teller struct {
 
 	mu   sync.Mutex
 	told map[types.UID]map[v1.UniqueVolumeName]string
-	// full are the volumes for which a node has no room.
-	full map[types.NodeName]map[v1.UniqueVolumeName]bool
 }
 
 func newTeller(sink EventRecorder) *teller {
-	return &teller{sink: sink, told: make(map[types.UID]map[v1.UniqueVolumeName]string), full: make(map[types.NodeName]map[v1.UniqueVolumeName]bool)}
+	return &teller{sink: sink, told: make(map[types.UID]map[v1.UniqueVolumeName]string)}
 }
 
 // attaching notes that a volume is being attached, which is no event.
@@ -59,23 +56,6 @@ func (t *teller) wait(p *podWishes, s *site, why, details string) {
 	if t.enter(p, s.name, why) {
 		t.send(p, v1.EventTypeWarning, reasonFailed, fmt.Sprintf("volume %q is not attached to node %s: %s%s", specName(p, s.name), s.node, why, details))
 	}
-}
-
-// waitsForRoom is waits for a volume that is to be looked at when another leaves the node.
-func (t *teller) waitsForRoom(s *site, why string) {
-	t.mu.Lock()
-	add(t.full, s.node, s.name, true)
-	t.mu.Unlock()
-	t.waits(s, why, "")
-}
-
-// waitingForRoom returns, and forgets, the volumes for which a node had no room.
-func (t *teller) waitingForRoom(node types.NodeName) []v1.UniqueVolumeName {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	names := slices.Sorted(maps.Keys(t.full[node]))
-	delete(t.full, node)
-	return names
 }
 
 // enter notes the state of a pod's volume, and reports whether that is news.

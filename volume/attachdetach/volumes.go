@@ -224,12 +224,12 @@ func (c *Controller) attach(ctx context.Context, s *site, w *wanted, all []*site
 	if err != nil {
 		return err
 	}
-	release, ok := c.attached.reserve(at, limit)
+	release, ok := c.attached.reserve(s.name, at, limit)
 	if !ok {
-		c.tell.waitsForRoom(s, fmt.Sprintf("node %s has %d volumes of driver %s attached, which is all that its CSINode allows; the volume is attached once another is not", s.node, limit, at.attacher))
+		c.tell.waits(s, fmt.Sprintf("node %s has %d volumes of driver %s attached, which is all that its CSINode allows; the volume is attached once another is not", s.node, limit, at.attacher), "")
 		return nil
 	}
-	defer release() // it counts as attached by then, if it is
+	defer func() { c.enqueueVolumes(release()) }() // it counts as attached by then, if it is
 	c.tell.attaching(s)
 	return c.create(ctx, s, w)
 }
