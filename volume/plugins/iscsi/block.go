@@ -172,7 +172,7 @@ func (b *blockVolume) tearDown(ctx context.Context, mapPath string) error {
 
 // tearDownDevice undoes SetUpDevice. The caller has the target's lock.
 func (p *plugin) tearDownDevice(ctx context.Context, mapPath string) error {
-	if err := p.logout(ctx, blockRecord(mapPath), mapPath); err != nil {
+	if err := p.logout(ctx, blockRecord(mapPath), mapPath, false); err != nil {
 		return err
 	}
 	return p.removeParents(mapPath)

@@ -114,28 +114,29 @@ func TestNames(t *testing.T) {
 func TestHostileManifests(t *testing.T) {
 	long := strings.Repeat("x", 4096)
 	for name, change := range map[string]func(*v1.ISCSIPersistentVolumeSource){
-		"no portal":           func(s *v1.ISCSIPersistentVolumeSource) { s.TargetPortal = "" },
-		"portal with newline": func(s *v1.ISCSIPersistentVolumeSource) { s.TargetPortal = "10.0.0.1\nx" },
-		"portal as option":    func(s *v1.ISCSIPersistentVolumeSource) { s.TargetPortal = "--help" },
-		"portal with a path":  func(s *v1.ISCSIPersistentVolumeSource) { s.TargetPortal = "../../etc" },
-		"long portal":         func(s *v1.ISCSIPersistentVolumeSource) { s.TargetPortal = long },
-		"no port":             func(s *v1.ISCSIPersistentVolumeSource) { s.TargetPortal = "10.0.0.1:" },
-		"large port":          func(s *v1.ISCSIPersistentVolumeSource) { s.TargetPortal = "10.0.0.1:65536" },
-		"zone":                func(s *v1.ISCSIPersistentVolumeSource) { s.TargetPortal = "[fe80::1%a/b]:3260" },
-		"second portal":       func(s *v1.ISCSIPersistentVolumeSource) { s.Portals = []string{"10.0.0.2", "a b"} },
-		"many portals":        func(s *v1.ISCSIPersistentVolumeSource) { s.Portals = make([]string, 1000) },
-		"target with ..":      func(s *v1.ISCSIPersistentVolumeSource) { s.IQN = "iqn.2001-04.com.example:a..b" },
-		"target with slash":   func(s *v1.ISCSIPersistentVolumeSource) { s.IQN = "iqn.2001-04.com.example:a/b" },
-		"target with newline": func(s *v1.ISCSIPersistentVolumeSource) { s.IQN = "iqn.2001-04.com.example:a\n" },
-		"no iSCSI name":       func(s *v1.ISCSIPersistentVolumeSource) { s.IQN = "-T" },
-		"long target":         func(s *v1.ISCSIPersistentVolumeSource) { s.IQN = "iqn.2001-04.com.example:" + long },
-		"negative LUN":        func(s *v1.ISCSIPersistentVolumeSource) { s.Lun = -1 },
-		"large LUN":           func(s *v1.ISCSIPersistentVolumeSource) { s.Lun = 16384 },
-		"interface with ..":   func(s *v1.ISCSIPersistentVolumeSource) { s.ISCSIInterface = "../x" },
-		"interface ..":        func(s *v1.ISCSIPersistentVolumeSource) { s.ISCSIInterface = ".." },
-		"long interface":      func(s *v1.ISCSIPersistentVolumeSource) { s.ISCSIInterface = long },
-		"initiator":           func(s *v1.ISCSIPersistentVolumeSource) { s.InitiatorName = new("iqn.2001-04.com.example:a\nb") },
-		"no secret":           func(s *v1.ISCSIPersistentVolumeSource) { s.SessionCHAPAuth = true },
+		"no portal":            func(s *v1.ISCSIPersistentVolumeSource) { s.TargetPortal = "" },
+		"portal with newline":  func(s *v1.ISCSIPersistentVolumeSource) { s.TargetPortal = "10.0.0.1\nx" },
+		"portal as option":     func(s *v1.ISCSIPersistentVolumeSource) { s.TargetPortal = "--help" },
+		"portal with a path":   func(s *v1.ISCSIPersistentVolumeSource) { s.TargetPortal = "../../etc" },
+		"long portal":          func(s *v1.ISCSIPersistentVolumeSource) { s.TargetPortal = long },
+		"no port":              func(s *v1.ISCSIPersistentVolumeSource) { s.TargetPortal = "10.0.0.1:" },
+		"large port":           func(s *v1.ISCSIPersistentVolumeSource) { s.TargetPortal = "10.0.0.1:65536" },
+		"zone":                 func(s *v1.ISCSIPersistentVolumeSource) { s.TargetPortal = "[fe80::1%a/b]:3260" },
+		"second portal":        func(s *v1.ISCSIPersistentVolumeSource) { s.Portals = []string{"10.0.0.2", "a b"} },
+		"many portals":         func(s *v1.ISCSIPersistentVolumeSource) { s.Portals = make([]string, 1000) },
+		"target with ..":       func(s *v1.ISCSIPersistentVolumeSource) { s.IQN = "iqn.2001-04.com.example:a..b" },
+		"target with slash":    func(s *v1.ISCSIPersistentVolumeSource) { s.IQN = "iqn.2001-04.com.example:a/b" },
+		"target with newline":  func(s *v1.ISCSIPersistentVolumeSource) { s.IQN = "iqn.2001-04.com.example:a\n" },
+		"no iSCSI name":        func(s *v1.ISCSIPersistentVolumeSource) { s.IQN = "-T" },
+		"long target":          func(s *v1.ISCSIPersistentVolumeSource) { s.IQN = "iqn.2001-04.com.example:" + long },
+		"negative LUN":         func(s *v1.ISCSIPersistentVolumeSource) { s.Lun = -1 },
+		"large LUN":            func(s *v1.ISCSIPersistentVolumeSource) { s.Lun = 16384 },
+		"interface with ..":    func(s *v1.ISCSIPersistentVolumeSource) { s.ISCSIInterface = "../x" },
+		"interface ..":         func(s *v1.ISCSIPersistentVolumeSource) { s.ISCSIInterface = ".." },
+		"long interface":       func(s *v1.ISCSIPersistentVolumeSource) { s.ISCSIInterface = long },
+		"initiator":            func(s *v1.ISCSIPersistentVolumeSource) { s.InitiatorName = new("iqn.2001-04.com.example:a\nb") },
+		"portal with a target": func(s *v1.ISCSIPersistentVolumeSource) { s.TargetPortal = "a-iqn.2001-04.com:3260" },
+		"no secret":            func(s *v1.ISCSIPersistentVolumeSource) { s.SessionCHAPAuth = true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
@@ -432,6 +433,41 @@ func TestUnreadableDirectoriesKeepTheDisk(t *testing.T) {
 		t.Errorf("UnmountDevice = %v, open %v", err, b.nodes.open())
 	}
 	b.must(os.Remove(face), b.unmount(s))
+}
+
+// A user names, in a pod's own volume, a target that ends like another volume's, or the same one
+// at another portal: a disk in use stays in use.
+func TestADirectoryOfAnotherVolumeIsNoUser(t *testing.T) {
+	for name, iqn := range map[string]func(string) string{
+		"target that ends alike": func(iqn string) string { return "iqn.2020-01.e:x-" + iqn },
+		"the same target":        func(iqn string) string { return iqn },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			s := b.pv("pv")
+			b.must(b.mount(s))
+			other := volume.NewSpecFromVolume(&v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{
+				TargetPortal: "198.51.100.1", IQN: iqn(iqnOf(b.disk)), Lun: 3}}})
+			b.must(os.MkdirAll(b.devicePath(other), 0o750)) // as before a login
+			pod := filepath.Join(b.host.RootDir, "pod")
+			b.must(os.Mkdir(pod, 0o750), mount.Mount(t.Context(), b.host.GetMounter(), mount.Request{Source: b.devicePath(s), Target: pod, Options: []string{"bind"}}))
+			if err := b.unmount(s); !errors.Is(err, volume.ErrInUse) || volume.IsUncertain(err) {
+				t.Errorf("below a pod: %v", err)
+			}
+			_, err := mount.Unmount(t.Context(), b.host.GetMounter(), pod, mount.UnmountOptions{})
+			b.must(err)
+			isMounted := b.nodes.mounted
+			b.nodes.mounted = func(string) bool { return true } // in another mount namespace
+			if err := b.unmount(s); !errors.Is(err, volume.ErrInUse) {
+				t.Errorf("in use: %v", err)
+			}
+			if _, err := os.Stat(filepath.Join(b.devicePath(s), "iscsi.json")); err != nil {
+				t.Error(err)
+			}
+			b.nodes.mounted = isMounted
+			b.must(b.unmount(s))
+		})
+	}
 }
 
 // The path of a node's root is no pattern.

@@ -191,8 +191,8 @@ func (a *attach) undo(ctx context.Context, failure error, before func(context.Co
 }
 
 // logout gives a disk back and removes its record. Of a disk that another volume has, too, the
-// paths stay that are in use or may be.
-func (p *plugin) logout(ctx context.Context, file, place string) error {
+// paths stay that are in use or may be: a block volume, or a file system, which isShared says.
+func (p *plugin) logout(ctx context.Context, file, place string, isShared bool) error {
 	r, ok, err := readRecord(file, place)
 	if err != nil || !ok {
 		return err
@@ -206,13 +206,14 @@ func (p *plugin) logout(ctx context.Context, file, place string) error {
 		return err
 	}
 	for _, at := range others {
+		isShared = isShared || strings.HasSuffix(at, "."+recordName)
 		if err := leavePaths(&lun, at); err != nil {
 			return err
 		}
 	}
 	if len(lun.Portals) > 0 {
 		err := p.initiator.Logout(ctx, lun)
-		if err != nil && (len(others) == 0 || !errors.Is(err, volume.ErrInUse)) {
+		if err != nil && (!isShared || !errors.Is(err, volume.ErrInUse)) {
 			return err
 		}
 	}

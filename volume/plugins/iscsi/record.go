@@ -117,18 +117,17 @@ func (p *plugin) blockDir() string {
 	return filepath.Join(p.Host.GetPluginDir(PluginName), "volumeDevices")
 }
 
-// placesOf returns where else than at file, a record, a LUN is staged: the directories of other
-// volumes, and the records of block volumes.
+// placesOf returns where else than at file, a record, a LUN is staged, or was begun to be: the
+// directories of other volumes, and the records of block volumes.
 func (p *plugin) placesOf(iqn, lun, file string) (others []string, err error) {
-	suffix := "-" + iqn + "-lun-" + lun
 	for _, dir := range []string{p.Host.GetPluginDir(PluginName), p.blockDir()} {
 		places, err := placesIn(dir)
 		if err != nil {
 			return nil, err
 		}
 		for _, at := range places {
-			name := strings.TrimSuffix(at, "."+recordName)
-			if strings.HasSuffix(name, suffix) && at != file && at != filepath.Dir(file) && blockRecord(at) != file {
+			of, ok := parsePath(strings.TrimSuffix(at, "."+recordName))
+			if ok && of.iqn == iqn && strconv.Itoa(of.lun) == lun && at != file && at != filepath.Dir(file) && blockRecord(at) != file {
 				others = append(others, at)
 			}
 		}

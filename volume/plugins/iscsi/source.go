@@ -119,6 +119,9 @@ func (s *source) check(spec *volume.Spec) error {
 	if s.SessionCHAPAuth && (s.SecretRef == nil || s.SecretRef.Name == "") {
 		return volume.Invalid("iscsi.secretRef", "is missing, and chapAuthSession asks for it")
 	}
+	if of, ok := parsePath(filepath.Join(s.path()...)); !ok || of.portal != s.portals[0] || of.iqn != s.IQN {
+		return volume.Invalid("iscsi.targetPortal", "%.128q makes the volume's directory read as another target's", s.TargetPortal)
+	}
 	for _, part := range s.path() {
 		if err := volume.CheckPathSegment("iscsi", part); err != nil {
 			return err

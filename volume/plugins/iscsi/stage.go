@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -110,28 +111,33 @@ func (p *plugin) unmountDevice(ctx context.Context, path string) error {
 	}
 	defer unlock()
 	file := filepath.Join(path, recordName)
-	if err := p.checkUnused(of, file, path); err != nil {
+	isShared, err := p.checkUnused(of, file, path)
+	if err != nil {
 		return volume.NothingDone(err)
 	}
-	return p.unstage(ctx, file, path)
+	return p.unstage(ctx, file, path, isShared)
 }
 
 // checkUnused refuses while a pod has the file system, unless that may be by another volume
-// of the same disk.
-func (p *plugin) checkUnused(of named, file, path string) error {
+// that has the same file system mounted. A directory with the right name is none: a user who
+// names this target in a volume of a pod has that, whatever portal the user names.
+func (p *plugin) checkUnused(of named, file, path string) (isShared bool, err error) {
 	refs, err := p.GetDeviceMountRefs(path)
 	if err != nil || len(refs) == 0 {
-		return err
+		return false, err
 	}
 	others, err := p.placesOf(of.iqn, strconv.Itoa(of.lun), file)
-	if err == nil && len(others) == 0 {
-		err = fmt.Errorf("the disk is mounted at %s, too: %w", refs[0], volume.ErrInUse)
+	if err != nil {
+		return false, err
 	}
-	return err
+	if !slices.ContainsFunc(refs, func(ref string) bool { return slices.Contains(others, ref) }) {
+		return false, fmt.Errorf("the disk is mounted at %s, too: %w", refs[0], volume.ErrInUse)
+	}
+	return true, nil
 }
 
 // unstage undoes mountDevice. The caller has the target's lock.
-func (p *plugin) unstage(ctx context.Context, file, path string) error {
+func (p *plugin) unstage(ctx context.Context, file, path string, isShared bool) error {
 	if err := podmount.UnmountAll(ctx, p.Host.GetMounter(), path, mount.UnmountOptions{}); err != nil {
 		return err
 	}
@@ -142,7 +148,7 @@ func (p *plugin) unstage(ctx context.Context, file, path string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := p.logout(ctx, file, path); err != nil { // without a record, what the path names
+	if err := p.logout(ctx, file, path, isShared); err != nil { // without a record, what the path names
 		return err
 	}
 	return p.removePlace(path)

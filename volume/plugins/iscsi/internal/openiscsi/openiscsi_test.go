@@ -423,6 +423,24 @@ func TestADiskThatCannotBeOpened(t *testing.T) {
 	}
 }
 
+// A target that is away may come back, and a pod has the node of its disk.
+func TestADeadDiskThatSomethingHas(t *testing.T) {
+	n := newNode(t)
+	n.ids["10.0.0.1 0"] = "naa.6001"
+	d, _, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1"), nil)
+	n.must(err)
+	n.users[filepath.Base(d.Path)] = "pod"
+	n.initiator.ReplaceOpen(func(string) (int, error) { return -1, unix.ENXIO })
+	if err := n.initiator.Logout(t.Context(), lun(0, "10.0.0.1")); !errors.Is(err, volume.ErrInUse) || n.called("delete < 1") > 0 || n.called("--logout") > 0 {
+		t.Errorf("Logout = %v, calls %q", err, n.calls)
+	}
+	delete(n.users, filepath.Base(d.Path))
+	n.must(n.initiator.Logout(t.Context(), lun(0, "10.0.0.1")))
+	if n.called("--logout") != 1 {
+		t.Errorf("calls: %q", n.calls)
+	}
+}
+
 // What cannot be read is not taken for absent.
 func TestSysfsThatCannotBeRead(t *testing.T) {
 	const unit = "sys/devices/platform/host1/session1/target1:0:0/1:0:0:"

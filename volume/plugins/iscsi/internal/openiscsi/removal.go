@@ -50,14 +50,16 @@ func (i *Initiator) remove(ctx context.Context, lun LUN, sessions []session) err
 func (i *Initiator) removeDisk(ctx context.Context, disk string) error {
 	path := filepath.Join(i.config.Dev, disk)
 	fd, err := eintr.Get(func() (int, error) { return i.open(path) })
+	if err == nil {
+		defer unix.Close(fd)
+	}
+	if user, err := i.config.UsedBy(path); user != "" || err != nil { // also of a target that is away, and may come back
+		return inUse(path, user, err)
+	}
 	switch {
 	case errors.Is(err, unix.EBUSY):
 		return inUse(path, "it is mounted, or part of another device", err)
 	case err == nil:
-		defer unix.Close(fd)
-		if user, err := i.config.UsedBy(path); user != "" || err != nil {
-			return inUse(path, user, err)
-		}
 		if err := eintr.Do(func() error { return unix.Fsync(fd) }); err != nil {
 			i.config.Logger.Warn("a disk could not be flushed before it was given back", "disk", path, "error", err)
 		}
