@@ -40,13 +40,12 @@ func fsckCommand(s streams) *cobra.Command {
 		Use:   "fsck [--repair] [--adopt]",
 		Short: "Look for leftovers below the root directory, and repair them",
 		Long: "Compares records, directories, mounts and mount helpers, and prints each problem and\n" +
-			"its repair. Volumes that are attached to this machine and used by no pod are some. Exit\n" +
-			"code: 0 without problems, or with all repaired; else 1.\n\n" +
+			"its repair. A volume that is attached to this machine and that no pod uses is a problem.\n" +
+			"Exit code: 0 without problems, or with all repaired; else 1.\n\n" +
 			"--repair tears down unfinished set-ups and records without a mount, unmounts all\n" +
-			"but the lowest of stacked mounts, ends the helpers of a dead agent, and detaches what no pod\n" +
-			"uses, by the drivers that are named. It deletes\n" +
-			"recursively only the root directories of dead podvol runs; an ordinary user may repair\n" +
-			"nothing else.\n\n" +
+			"but the lowest of stacked mounts, ends the helpers of a dead agent, and detaches\n" +
+			"volumes that no pod uses, by the drivers that are named. It deletes recursively only\n" +
+			"the root directories of dead podvol runs; an ordinary user may repair nothing else.\n\n" +
 			"--adopt makes records of volumes that have none. It is refused while a kubelet runs.\n\n" +
 			"While records are damaged, nothing that they may have named is deleted. fsck prints the\n" +
 			"damaged file; once its volumes are unmounted or adopted, remove it.\n\n" +

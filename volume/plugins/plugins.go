@@ -1,4 +1,5 @@
-// Package plugins lists the volume plugins that need nothing special.
+// Package plugins lists the volume plugins that need no further module. The others are below it, too:
+// csi, which needs gRPC, and image, which needs a module for decompression.
 package plugins
 
 import (

@@ -48,8 +48,8 @@ func (e *AttachmentError) Check(ctx context.Context, plugin volume.VolumePlugin,
 	return e.Err
 }
 
-// Waits names the missing reports.
-func (e *AttachmentError) Waits() string {
+// waits names the missing reports.
+func (e *AttachmentError) waits() string {
 	switch {
 	case e.ReportedInUse:
 		return fmt.Sprintf("%s to be reported attached to node %s", e.Volume, e.Node)

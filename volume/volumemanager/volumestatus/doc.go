@@ -1,6 +1,7 @@
 // Package volumestatus says how far volumes are: each row of Explain and Inspect of the manager, as
 // a Go value and as JSON, and the errors that say what a volume or a pod waits for. It also finds
-// the rows below a root directory whose manager does not run ([Inspect]).
+// the rows below a root directory whose manager does not run ([Inspect]). Functions that make rows
+// and errors are for the manager.
 package volumestatus
 
 import (

@@ -51,19 +51,19 @@ func (e *PendingError) Unwrap() []error {
 // that says so; otherwise is what it waits for if the row does not say it.
 func Pending(row Status, cause error, otherwise string) Status {
 	e := &PendingError{Pod: row.Pod, Volume: row.Volume, Last: row.Err, Cause: cause}
-	e.Waits, e.Attachment = row.WaitsFor(otherwise)
+	e.Waits, e.Attachment = row.waitsFor(otherwise)
 	row.State, row.Err = StatePending, e
 	return row
 }
 
-// WaitsFor says what the volume waits for, and the report about its attachment
+// waitsFor says what the volume waits for, and the report about its attachment
 // if it is that.
-func (s Status) WaitsFor(otherwise string) (string, *AttachmentError) {
+func (s Status) waitsFor(otherwise string) (string, *AttachmentError) {
 	switch {
 	case s.Operation != "":
 		return fmt.Sprintf("its %s of %s, under way for %s", s.Operation, s.Source, time.Since(s.Began).Round(time.Millisecond)), nil
 	case s.Attachment != nil && !s.Attachment.Mounted:
-		return s.Attachment.Waits(), s.Attachment
+		return s.Attachment.waits(), s.Attachment
 	case !s.NextRetry.IsZero():
 		return fmt.Sprintf("the next attempt in %s", time.Until(s.NextRetry).Round(time.Millisecond)), nil
 	}
@@ -106,7 +106,7 @@ func (e *NotMountedError) Unwrap() (errs []error) {
 func NotMounted(rows []Status, name string) *NotMountedError {
 	i := max(0, slices.IndexFunc(rows, func(r Status) bool { return r.Volume == name }))
 	e := &NotMountedError{Last: rows[i].Err}
-	e.Waits, e.Attachment = rows[i].WaitsFor("its set-up to begin")
+	e.Waits, e.Attachment = rows[i].waitsFor("its set-up to begin")
 	if own, ok := e.Last.(*volume.Error); ok {
 		e.Last = own.Err // the error around this one names the volume
 	}

@@ -74,8 +74,8 @@ func (o *Options) DriverArgs() (args []string) {
 
 // Plugins returns new instances of the plugins that replace stock ones, or come beside
 // them. Connections to drivers last as [KeepConnections] says. A rehearsal (fake) has no
-// drivers, since they mount for real. Images go with their last volume. Drivers in the registry are known at once: the command does not wait
-// for them. Errors are of the command line, of the registry, and of drivers without a name.
+// drivers, since they mount for real. Images go with their last volume. Drivers in the registry
+// are known at once: the command does not wait for them. Errors are of the command line, of the registry, and of drivers without a name.
 func (o *Options) Plugins(ctx context.Context, fake bool, log io.Writer) ([]volume.VolumePlugin, error) {
 	plugins, drivers, err := o.all(ctx, fake, log, image.Config{UnusedBytes: -1, UnusedFor: -1})
 	if err != nil || drivers == nil || o.registryDir == "" {
@@ -85,7 +85,7 @@ func (o *Options) Plugins(ctx context.Context, fake bool, log io.Writer) ([]volu
 }
 
 // LastingPlugins is as Plugins, for a command that runs while drivers register themselves.
-// It keeps images for the next pods.
+// It keeps unused images for the next pods.
 // Errors are of the command line, and of drivers without a name.
 func (o *Options) LastingPlugins(ctx context.Context, fake bool, log io.Writer) ([]volume.VolumePlugin, error) {
 	plugins, _, err := o.all(ctx, fake, log, image.Config{})
