@@ -72,8 +72,8 @@ type attachedTable struct {
 	names   map[string]*attachment
 	volumes map[v1.UniqueVolumeName]map[string]*attachment
 	nodes   map[types.NodeName]map[string]*attachment
-	// unnamed are those of which only the PersistentVolume could tell the volume, by its name.
-	unnamed map[string]map[string]*attachment
+	// foreign are those that no controller is known to have made, by PersistentVolume.
+	foreign map[string]map[string]*attachment
 	// unanswered are those of which it is not known whether they were made, by volume.
 	unanswered map[v1.UniqueVolumeName]string
 	// making is how many attachments are being made, by node and attacher.
@@ -90,7 +90,7 @@ type place struct {
 
 func newAttachedTable() *attachedTable {
 	return &attachedTable{names: make(map[string]*attachment), volumes: make(map[v1.UniqueVolumeName]map[string]*attachment),
-		nodes: make(map[types.NodeName]map[string]*attachment), unnamed: make(map[string]map[string]*attachment),
+		nodes: make(map[types.NodeName]map[string]*attachment), foreign: make(map[string]map[string]*attachment),
 		unanswered: make(map[v1.UniqueVolumeName]string), making: make(map[place]int), waiting: make(map[place]map[v1.UniqueVolumeName]bool)}
 }
 
@@ -104,32 +104,60 @@ func (t *attachedTable) put(name string, now *attachment, isLast func() bool) (p
 		return nil
 	}
 	prior = t.names[name]
+	if prior != nil && now != nil && prior.object.UID == now.object.UID {
+		now.leaving, now.deleted = prior.leaving, prior.deleted
+		if now.foreign && !prior.isUnnamed() { // recognized meanwhile
+			now.volume, now.foreign = prior.volume, prior.foreign
+		}
+	}
+	t.replace(name, prior, now)
+	return prior
+}
+
+// replace changes what is known of a VolumeAttachment; nil: nothing. The caller has the lock.
+func (t *attachedTable) replace(name string, prior, now *attachment) {
 	if prior != nil {
 		delete(t.names, name)
 		remove(t.volumes, prior.volume, name)
 		remove(t.nodes, prior.node(), name)
-		remove(t.unnamed, pvOf(prior.object), name)
+		remove(t.foreign, pvOf(prior.object), name)
 	}
 	if now == nil {
-		return prior
-	}
-	if prior != nil && prior.object.UID == now.object.UID {
-		now.leaving, now.deleted = prior.leaving, prior.deleted
+		return
 	}
 	t.names[name] = now
 	add(t.volumes, now.volume, name, now)
 	add(t.nodes, now.node(), name, now)
-	if now.isUnnamed() {
-		add(t.unnamed, pvOf(now.object), name, now)
+	if now.foreign {
+		add(t.foreign, pvOf(now.object), name, now)
 	}
-	return prior
 }
 
-// unnamedOf returns the attachments of a PersistentVolume that may tell their volume now.
-func (t *attachedTable) unnamedOf(pv string) []string {
+// recognize finds, by their names, the attachments of a volume among those that no controller is
+// known to have made. It returns what was known of them.
+func (t *attachedTable) recognize(volume v1.UniqueVolumeName) (priors []*attachment) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.Collect(maps.Keys(t.unnamed[pv]))
+	for _, all := range t.foreign {
+		for name, a := range all {
+			if name == attachmentName(volume, a.node()) {
+				priors = append(priors, a)
+			}
+		}
+	}
+	for _, prior := range priors {
+		now := *prior
+		now.volume, now.foreign = volume, false
+		t.replace(now.object.Name, prior, &now)
+	}
+	return priors
+}
+
+// foreignOf returns the attachments of a PersistentVolume that may tell their volume now.
+func (t *attachedTable) foreignOf(pv string) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Keys(t.foreign[pv]))
 }
 
 func (t *attachedTable) last(name string) (attachment, bool) {
@@ -314,6 +342,9 @@ func (c *Controller) identify(ctx context.Context, a *storagev1.VolumeAttachment
 	if ours := a.Annotations[VolumeAnnotation]; ours != "" {
 		return &attachment{object: a, volume: v1.UniqueVolumeName(ours)}, nil
 	}
+	if name := c.nameAt(a); name != "" {
+		return &attachment{object: a, volume: name}, nil
+	}
 	spec, err := c.specOf(ctx, a)
 	if err != nil && !errors.Is(err, volume.ErrNotFound) {
 		return nil, err
@@ -353,6 +384,34 @@ func (c *Controller) identifyBy(a *storagev1.VolumeAttachment, spec *volume.Spec
 	if kind == nil || err != nil || kind.attacher(spec) != a.Spec.Attacher {
 		return nil
 	}
-	expected, err := kind.attachmentName(spec, types.NodeName(a.Spec.NodeName))
-	return &attachment{object: a, volume: name, foreign: err != nil || a.Name != expected}
+	return &attachment{object: a, volume: name, foreign: a.Name != attachmentName(name, types.NodeName(a.Spec.NodeName))}
+}
+
+// nameAt identifies an attachment by what its node lists, or uses: the PersistentVolume may be
+// gone, or another one may have its name. Empty: the node does not tell.
+func (c *Controller) nameAt(a *storagev1.VolumeAttachment) v1.UniqueVolumeName {
+	node, exists := c.nodes.Last(types.NamespacedName{Name: a.Spec.NodeName})
+	if !exists {
+		return ""
+	}
+	names := slices.Clone(node.Status.VolumesInUse)
+	for i := range node.Status.VolumesAttached {
+		names = append(names, node.Status.VolumesAttached[i].Name)
+	}
+	i := slices.IndexFunc(names, func(name v1.UniqueVolumeName) bool {
+		return a.Name == attachmentName(name, types.NodeName(a.Spec.NodeName))
+	})
+	if i < 0 {
+		return ""
+	}
+	return names[i]
+}
+
+// recognize has the attachments counted that are of a volume by their names alone: their
+// PersistentVolume is gone, or is another volume's by now.
+func (c *Controller) recognize(name v1.UniqueVolumeName) {
+	for _, prior := range c.attached.recognize(name) {
+		c.queue.Enqueue(key{volume: prior.volume})
+		c.queue.Enqueue(key{object: nodeRef(prior.node())})
+	}
 }

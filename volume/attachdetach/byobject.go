@@ -122,8 +122,9 @@ func attachmentOf(spec *volume.Spec, node types.NodeName) (volume.ObjectRef, *st
 	if spec.PersistentVolume == nil || spec.PersistentVolume.Spec.CSI == nil {
 		return volume.ObjectRef{}, nil, volume.Invalid("csi", "is not the source of the volume")
 	}
-	name, err := csiVolumes{}.attachmentName(spec, node)
-	object := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name},
+	volumeName, err := csiVolumes{}.uniqueName(spec)
+	name := attachmentName(volumeName, node)
+	object := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{VolumeAnnotation: string(volumeName)}},
 		Spec: storagev1.VolumeAttachmentSpec{Attacher: csiVolumes{}.attacher(spec), NodeName: string(node), Source: sourceOf(spec)}}
 	return volume.NewObjectRef(pvapi.KindAttachment, "", name), object, err
 }

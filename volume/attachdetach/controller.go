@@ -233,7 +233,7 @@ func (c *Controller) sync(ctx context.Context, k key) (time.Duration, error) {
 		return 0, nil
 	}
 	if k.object.Kind == pvapi.KindVolume {
-		for _, name := range c.attached.unnamedOf(k.object.Name) {
+		for _, name := range c.attached.foreignOf(k.object.Name) {
 			c.queue.Enqueue(key{object: volume.NewObjectRef(pvapi.KindAttachment, "", name)})
 		}
 	}

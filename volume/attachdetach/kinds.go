@@ -23,8 +23,6 @@ type attachable interface {
 	uniqueName(spec *volume.Spec) (v1.UniqueVolumeName, error)
 	// attacher is who attaches it: a VolumeAttachment's spec.attacher.
 	attacher(spec *volume.Spec) string
-	// attachmentName is the name of the volume's VolumeAttachment to a node.
-	attachmentName(spec *volume.Spec, node types.NodeName) (string, error)
 	// attaches reports whether a volume must be attached. It reads from the source.
 	attaches(ctx context.Context, source objects.Getter, spec *volume.Spec) (bool, error)
 }
@@ -58,6 +56,17 @@ func (c *Controller) attachablePlugin(spec *volume.Spec) (volume.AttachableVolum
 // csiPrefix begins the unique names of CSI drivers' volumes.
 const csiPrefix = "kubernetes.io/csi/"
 
+// attachmentName is the name that an attach/detach controller gives the VolumeAttachment of a
+// volume to a node: for a CSI driver's the one by which the kubelet looks for it.
+func attachmentName(volume v1.UniqueVolumeName, node types.NodeName) string {
+	if of, ok := strings.CutPrefix(string(volume), csiPrefix); ok {
+		driver, handle, _ := strings.Cut(of, "^")
+		return pvapi.CSIAttachmentName(handle, driver, string(node))
+	}
+	sum := sha256.Sum256([]byte(string(volume) + "\x00" + string(node)))
+	return "podvol-" + hex.EncodeToString(sum[:])
+}
+
 // csiVolumes are those of all CSI drivers: what must be known of them is in the API.
 type csiVolumes struct{}
 
@@ -67,11 +76,6 @@ func (csiVolumes) uniqueName(spec *volume.Spec) (v1.UniqueVolumeName, error) {
 }
 
 func (csiVolumes) attacher(spec *volume.Spec) string { return spec.PersistentVolume.Spec.CSI.Driver }
-
-func (csiVolumes) attachmentName(spec *volume.Spec, node types.NodeName) (string, error) {
-	s := spec.PersistentVolume.Spec.CSI
-	return pvapi.CSIAttachmentName(s.VolumeHandle, s.Driver, string(node)), nil
-}
 
 // attaches is as the driver's CSIDriver object says; one that is not there, or says nothing,
 // means that it does.
@@ -103,12 +107,6 @@ func (k pluginVolumes) attacher(*volume.Spec) string {
 	parts := strings.Split(k.plugin.GetPluginName(), "/")
 	slices.Reverse(parts)
 	return strings.Join(parts, ".")
-}
-
-func (k pluginVolumes) attachmentName(spec *volume.Spec, node types.NodeName) (string, error) {
-	name, err := k.uniqueName(spec)
-	sum := sha256.Sum256([]byte(string(name) + "\x00" + string(node)))
-	return "podvol-" + hex.EncodeToString(sum[:]), err
 }
 
 func (k pluginVolumes) attaches(ctx context.Context, _ objects.Getter, spec *volume.Spec) (bool, error) {

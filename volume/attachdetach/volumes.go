@@ -56,6 +56,7 @@ func (c *Controller) sitesOf(ctx context.Context, name v1.UniqueVolumeName) ([]*
 		sites = append(sites, s)
 		return s, err
 	}
+	c.recognize(name)
 	for _, a := range c.attached.of(name) {
 		s, err := at(a.node())
 		if err != nil {
@@ -265,10 +266,7 @@ func blocking(s *site, spec *volume.Spec, all []*site) *site {
 // create makes an attachment. It is noted at once, so that the volume is not attached to
 // another node beside it.
 func (c *Controller) create(ctx context.Context, s *site, w *wanted) error {
-	name, err := w.kind.attachmentName(w.spec, s.node)
-	if err != nil {
-		return err
-	}
+	name := attachmentName(s.name, s.node)
 	object := &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{VolumeAnnotation: string(s.name)}},
 		Spec:       storagev1.VolumeAttachmentSpec{Attacher: w.kind.attacher(w.spec), NodeName: string(s.node), Source: sourceOf(w.spec)},

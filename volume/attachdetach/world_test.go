@@ -153,17 +153,40 @@ func newWorld(t *testing.T, nodes int, disks ...string) *world {
 }
 
 func (w *world) addDisk(disk string) {
-	mode := v1.ReadWriteOnce
-	if strings.HasPrefix(disk, "shared") {
-		mode, w.backend.shared[disk] = v1.ReadWriteMany, true
-	}
-	pv := pvbuild.NewPV(disk, "1Gi", pvbuild.ForClaim(disk, types.UID("uid-"+disk)), pvbuild.WithModes(mode))
-	pv.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: disk}}
+	w.addPV(disk, disk)
 	claim := pvbuild.NewClaim(disk, "1Gi", pvbuild.Naming(disk))
 	claim.Status.Phase = v1.ClaimBound
-	w.create(pv)
 	w.create(claim)
 	w.change("PersistentVolumeClaim", "ops", disk, func(o metav1.Object) { o.(*v1.PersistentVolumeClaim).Status.Phase = v1.ClaimBound })
+}
+
+// addPV makes the PersistentVolume of a claim, with the disk that has a handle.
+func (w *world) addPV(name, handle string) {
+	mode := v1.ReadWriteOnce
+	if strings.HasPrefix(handle, "shared") {
+		mode, w.backend.shared[handle] = v1.ReadWriteMany, true
+	}
+	pv := pvbuild.NewPV(name, "1Gi", pvbuild.ForClaim(name, types.UID("uid-"+name)), pvbuild.WithModes(mode))
+	pv.Spec.PersistentVolumeSource = v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: handle}}
+	w.create(pv)
+}
+
+func (w *world) deletePV(name string) {
+	w.t.Helper()
+	if err := w.store.Delete(context.Background(), pvRef(name), noPreconditions); err != nil && !errors.Is(err, volume.ErrNotFound) {
+		w.t.Fatal(err)
+	}
+}
+
+// disown has all VolumeAttachments be as another controller makes them.
+func (w *world) disown() {
+	list, err := objects.List[*storagev1.VolumeAttachment](context.Background(), w.store, "VolumeAttachment", "")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, a := range list {
+		w.change("VolumeAttachment", "", a.Name, func(o metav1.Object) { o.SetAnnotations(nil) })
+	}
 }
 
 func (w *world) addNode(name string) {
