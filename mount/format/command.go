@@ -2,12 +2,10 @@ package format
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,33 +14,16 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/util/program"
 )
 
 // maxOutput is how much of a program's output is kept, in bytes.
 const maxOutput = 64 << 10
 
-// find returns the path of a program. The error names it; it matches [exec.ErrNotFound] only
-// if the program is certainly not there.
+// find returns the path of a program, as [program.Find] does.
 func (f *Formatter) find(name string) (string, error) {
-	dirs := f.config.ToolDirs
-	if dirs == nil {
-		dirs = append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/sbin", "/usr/bin", "/bin")
-	}
-	var unknown error // it may be there
-	for _, dir := range dirs {
-		if !filepath.IsAbs(dir) {
-			continue
-		}
-		path := filepath.Join(dir, name)
-		info, err := os.Stat(path)
-		if err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
-			return path, nil
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
-			unknown = cmp.Or(unknown, err)
-		}
-	}
-	return "", fmt.Errorf("%s: %w", name, cmp.Or(unknown, exec.ErrNotFound))
+	return program.Find(f.config.ToolDirs, name)
 }
 
 // command is a program with its arguments.

@@ -2,7 +2,6 @@ package openiscsi
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/util/program"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -44,8 +44,8 @@ type exitError struct {
 }
 
 // run runs a program in a process group of its own, which is killed when ctx ends.
-func (c Config) run(ctx context.Context, program string, args ...string) (string, int, error) {
-	path, err := c.find(program)
+func (c Config) run(ctx context.Context, name string, args ...string) (string, int, error) {
+	path, err := program.Find(c.ToolDirs, name)
 	if err != nil {
 		return "", -1, err
 	}
@@ -78,29 +78,6 @@ func (i *Initiator) tool(ctx context.Context, program string, args ...string) (s
 		defer cancel()
 	}
 	return i.config.Run(ctx, program, args...)
-}
-
-// find returns the path of a program, also of one that only root's PATH has.
-func (c Config) find(program string) (string, error) {
-	dirs := c.ToolDirs
-	if dirs == nil {
-		dirs = append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/sbin", "/usr/bin", "/bin")
-	}
-	var unknown error // it may be there
-	for _, dir := range dirs {
-		if !filepath.IsAbs(dir) {
-			continue
-		}
-		path := filepath.Join(dir, program)
-		info, err := os.Stat(path)
-		if err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
-			return path, nil
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
-			unknown = cmp.Or(unknown, err)
-		}
-	}
-	return "", cmp.Or(unknown, error(&exec.Error{Name: program, Err: exec.ErrNotFound}))
 }
 
 // iscsiadm calls iscsiadm about a target. No argument is secret.
