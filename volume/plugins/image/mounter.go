@@ -12,7 +12,7 @@ import (
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
 
-// shown is what mounter and unmounter have in common.
+// shown is a pod's volume, for its mounter and its unmounter.
 type shown struct {
 	volume.PodVolume
 	volume.NoMetrics // the files are the node's, and shared

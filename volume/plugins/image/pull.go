@@ -19,7 +19,7 @@ import (
 // puller is the Runtime of nodes without one.
 type puller struct{ *Plugin }
 
-// pull is one volume's.
+// pull finds or pulls the image of one volume.
 type pull struct {
 	*Plugin
 	Request
@@ -82,7 +82,7 @@ func platform() oci.Platform {
 	return on
 }
 
-// image makes the image complete by its policy.
+// image returns the image, complete on this node, by the pull policy.
 func (p *pull) image(ctx context.Context) (store.Image, error) {
 	last := p.attempts.last(attemptKey{p.Pod.UID, p.ref.String()})
 	if last.digest != "" { // another volume of the pod has it

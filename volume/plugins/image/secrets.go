@@ -14,7 +14,7 @@ import (
 	"github.com/podvol/podvol/volume/plugins/image/internal/store"
 )
 
-// user is who pulls.
+// user is a user of the registry, by whom the image is pulled.
 type user struct {
 	registry.Credentials
 	// grant is what the image's record keeps: the secret's identity, nothing of its content.
@@ -32,8 +32,8 @@ func grants(users []user) []string {
 }
 
 // users returns whose credentials are tried in turn: the pod's, its service account's, the
-// node's, and none. Secrets that cannot be had are told and left out, as by the kubelet: the
-// image may need none.
+// node's, and none. Secrets that cannot be read are told by an event and left out, as by the
+// kubelet: the image may need none.
 func (p *pull) users(ctx context.Context) ([]user, error) {
 	names, err := p.secretNames(ctx)
 	if err != nil {

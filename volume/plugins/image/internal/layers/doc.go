@@ -35,11 +35,12 @@ type Layer struct {
 	// Bytes and Entries are its size.
 	Bytes   int64 `json:"bytes"`
 	Entries int64 `json:"entries"`
-	// Whiteouts are paths that are hidden of the layers below, Opaque directories whose
-	// content there is.
+	// Whiteouts are paths that the layer hides of the layers below, Opaque directories of which
+	// it hides all that is in them there.
 	Whiteouts []string `json:"whiteouts,omitempty"`
 	Opaque    []string `json:"opaque,omitempty"`
-	// Implied are directories that the tar does not have, above others that it has.
+	// Implied are parent directories that the tar has no entry for: a lower layer's attributes
+	// stay.
 	Implied []string `json:"implied,omitempty"`
 }
 

@@ -145,7 +145,7 @@ func (t *tree) finish() error {
 // isMissing reports whether an error of directory says that there is none.
 func isMissing(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, ErrHostile) }
 
-// apply gives them to a directory or file that is known to be no link.
+// apply sets the attributes of a directory or file that is known to be no link.
 func (a attributes) apply(parent *os.File, name string) error {
 	fd := int(parent.Fd())
 	err := a.own(fd, name)
@@ -161,8 +161,8 @@ func (a attributes) apply(parent *os.File, name string) error {
 	return nil
 }
 
-// own gives a file to its owner. Who may not, or has no such id in his user namespace,
-// keeps it: then the file is the mounting user's.
+// own gives a file to its owner. Where this process may not, or its user namespace lacks the id,
+// the file stays the user's who unpacks it.
 func (a attributes) own(fd int, name string) error {
 	err := unix.Fchownat(fd, name, a.uid, a.gid, unix.AT_SYMLINK_NOFOLLOW)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) {

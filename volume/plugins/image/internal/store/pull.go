@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/durable"
+	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume/plugins/image/internal/layers"
 	"github.com/podvol/podvol/volume/plugins/image/internal/oci"
@@ -152,8 +153,8 @@ func (s *Store) fill(temp string, fill func(dir *os.File) error) error {
 	if err := fill(dir); err != nil {
 		return err
 	}
-	if err := unix.Syncfs(int(dir.Fd())); err != nil {
-		return &fs.PathError{Op: "sync", Path: temp, Err: err}
+	if err := eintr.Do(func() error { return unix.Syncfs(int(dir.Fd())) }); err != nil {
+		return &fs.PathError{Op: "syncfs", Path: temp, Err: err}
 	}
 	return nil
 }
