@@ -95,8 +95,8 @@ func (p *preparation) prepare(ctx context.Context) error {
 	return p.check(ctx)
 }
 
-// checkNodes refuses a device whose node is mounted elsewhere, as that of a block volume is: its
-// user may be about to write.
+// checkNodes refuses a device whose node is mounted elsewhere, as a block volume's is: its user
+// may be about to write.
 func (p *preparation) checkNodes() error {
 	nodes, err := table.NodesOf(table.Of(p.config.Mounter), p.node.number)
 	for _, e := range nodes {

@@ -11,8 +11,8 @@ import (
 )
 
 // NodesOf returns the mounts that show the node of a block device somewhere else, oldest
-// first: who was given the device as a block volume, below whichever root directory. One that
-// cannot be looked at is an error, for it may be one of them.
+// first: the device's block volumes, below whichever root directory. A mount that cannot be read is
+// an error, for it may be one of them.
 func NodesOf(t mount.Table, number uint64) (nodes []mount.Entry, err error) {
 	all, err := t.All()
 	if err != nil {

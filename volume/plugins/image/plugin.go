@@ -8,14 +8,14 @@
 //     and noexec, nosuid, nodev. So images share layers and pods share images, on disk and in
 //     memory, on each file system, with any number of layers, also in a user namespace, which
 //     an overlay of layers does not.
-//   - A pod pulls once, by its pull policy, with its own pull secrets, those of its service
-//     account, and the node's. An image that was pulled with a secret is shown to pods only
-//     that have the secret, or that the registry gives it to.
-//   - An artifact whose layers are no tars shows each as a file, named by its title.
+//   - A pod pulls once, by its pull policy, with the pull secrets of the pod, of its service
+//     account and of the node. An image that was pulled with a secret is shown only to pods that
+//     have the secret, or to which the registry gives the image.
+//   - A layer of an artifact that is no tar is shown as a file, named by its title.
 //   - Images that no pod shows stay, within a budget, for the next pod.
 //   - An agent whose container runtime pulls images gives [Config.Runtime] instead.
 //
-// Owners of files are those of the image, where this process may set them. An fsGroup and an
+// Files have the owners that the image names, where this process may set them. An fsGroup and an
 // SELinux label change nothing, since pods share the files.
 package image
 
@@ -45,8 +45,8 @@ const PluginName = "kubernetes.io/image"
 // Config configures the plugin. With its zero value images are pulled from registries that
 // are reached by TLS, with the pull secrets of pods. All numbers have defaults: 0 is one.
 type Config struct {
-	// Runtime pulls and shows images in place of this plugin; nil: the plugin does. Of the
-	// other fields none counts then.
+	// Runtime pulls and shows images in place of this plugin, and the other fields do not count
+	// then; nil: the plugin pulls.
 	Runtime Runtime
 	// Layouts are directories of images that need not be pulled (OCI image layouts). An
 	// image is found there by the complete name in its annotation
@@ -56,11 +56,11 @@ type Config struct {
 	// DockerConfig is a file such as /var/lib/kubelet/config.json, with the node's own
 	// credentials; empty: it has none. It is read for each pull.
 	DockerConfig string
-	// ServiceAccounts gives the pull secrets of pods' service accounts. In a cluster, pods
-	// have them already, by admission; nil: they are not looked at.
+	// ServiceAccounts gives the pull secrets of pods' service accounts; nil: only a pod's own
+	// secrets count. In a cluster admission has added its account's to them.
 	ServiceAccounts ServiceAccountGetter
-	// PlainHTTP are registries, such as "registry.local:5000", that are spoken to without
-	// TLS. Those of this machine always are.
+	// PlainHTTP are registries, such as "registry.local:5000", that are reached without TLS.
+	// Registries of this machine (localhost, 127.0.0.1) always are.
 	PlainHTTP []string
 	// Transport carries the requests to registries; nil: one with a proxy as the environment
 	// says, which gives up a server that does not begin to answer in half a minute.
@@ -75,14 +75,13 @@ type Config struct {
 	ReservePercent int
 	// UnusedBytes is how much is kept of layers that no pod's image has (4 GiB; less than
 	// 0: nothing), and UnusedFor for how long an image stays at least after its last use
-	// (2 minutes; less than 0: no time). They are looked at when a volume is torn down.
+	// (2 minutes; less than 0: no time). Images are removed when a volume is torn down.
 	UnusedBytes int64
 	UnusedFor   time.Duration
 	// PullTimeout bounds one pull (2 hours); layers that are complete by then stay.
 	// StallTimeout is how long a registry may send nothing amid a layer (1 minute).
 	PullTimeout, StallTimeout time.Duration
-	// Logger takes what no pod is told of: that unused images could not be removed; nil drops
-	// it.
+	// Logger is told when unused images could not be removed; nil drops that.
 	Logger *slog.Logger
 }
 
@@ -195,7 +194,7 @@ func (p *Plugin) GetVolumeName(spec *volume.Spec) (string, error) {
 	return ref.String(), err
 }
 
-// DescribeSource returns the same.
+// DescribeSource returns that name, too.
 func (p *Plugin) DescribeSource(spec *volume.Spec) string {
 	name, err := p.GetVolumeName(spec)
 	if err != nil {

@@ -27,7 +27,7 @@ const (
 
 // Layer is what is known of an unpacked layer.
 type Layer struct {
-	// Digest is that of the layer as it is sent. DiffID is that of the tar in it.
+	// Digest is the digest of the layer as it is sent, DiffID of the tar in it.
 	Digest string `json:"digest"`
 	DiffID string `json:"diffID"`
 	// File says that the layer is one file, with the name fileName in its directory.

@@ -14,7 +14,7 @@ import (
 	"github.com/podvol/podvol/util/eintr"
 )
 
-// attributes are those of a directory or file that a tar or another directory gives.
+// attributes are what a tar, or another directory, says of a directory or file.
 type attributes struct {
 	mode     uint32 // permission bits
 	uid, gid int

@@ -130,7 +130,7 @@ func (u *unpacking) compressed(in *bufio.Reader) (diffID string, err error) {
 	return digestOf(sum), u.finish()
 }
 
-// malformedTar tells an error of the format from those of reading.
+// malformedTar marks an error of the format, and leaves errors of reading as they are.
 func malformedTar(err error) error {
 	for _, e := range []error{tar.ErrHeader, gzip.ErrHeader, gzip.ErrChecksum, zstd.ErrMagicMismatch, zstd.ErrCRCMismatch, zstd.ErrWindowSizeExceeded, zstd.ErrDecoderSizeExceeded, io.ErrUnexpectedEOF} {
 		if errors.Is(err, e) {

@@ -61,7 +61,7 @@ type Layer struct {
 
 // Image is an image for one platform.
 type Image struct {
-	// Digest is that of the manifest or index that the reference named.
+	// Digest is the digest of the manifest or index that the reference named.
 	Digest string
 	Layers []Layer
 }
@@ -179,8 +179,8 @@ func isImageConfig(mediaType string) bool {
 	return mediaType == "application/vnd.oci.image.config.v1+json" || mediaType == "application/vnd.docker.container.image.v1+json"
 }
 
-// layers returns an image's layers, which are tars, or an artifact's, which are files,
-// unless their type is that of a tar.
+// layers returns an image's layers, which are tars, or an artifact's, which are files
+// unless their media type says tar.
 func layers(ctx context.Context, from Fetcher, ref Reference, d document) ([]Layer, error) {
 	all := make([]Layer, len(d.Layers))
 	for i, part := range d.Layers {

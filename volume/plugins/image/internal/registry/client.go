@@ -26,8 +26,8 @@ import (
 type Config struct {
 	// Transport carries the requests, such as one of [NewTransport].
 	Transport http.RoundTripper
-	// PlainHTTP are the registries, with their ports, that are spoken to without TLS.
-	// Those of the machine itself (localhost, 127.0.0.1, ::1) always are.
+	// PlainHTTP are the registries, with their ports, that are reached without TLS.
+	// Registries of this machine (localhost, 127.0.0.1, ::1) always are.
 	PlainHTTP []string
 	// Stall is how long a body may bring nothing.
 	Stall time.Duration
@@ -48,7 +48,7 @@ func NewTransport() *http.Transport {
 		ResponseHeaderTimeout:  30 * time.Second,
 		IdleConnTimeout:        30 * time.Second,
 		ForceAttemptHTTP2:      true,
-		DisableCompression:     true, // a blob's digest is that of its own bytes
+		DisableCompression:     true, // a blob's digest is of the bytes as they are sent
 		MaxResponseHeaderBytes: 64 << 10,
 	}
 }

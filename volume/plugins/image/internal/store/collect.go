@@ -23,7 +23,7 @@ import (
 // Collect removes what crashed processes have left, and images that no volume shows, until
 // the rest of the unused ones fits into the budget: those first whose last use is longest
 // ago. Images that were used a short time ago stay, and so does everything where a record of
-// a use cannot be read. While somebody pulls, also in another process, it does nothing.
+// a use cannot be read. While a pull goes on, also in another process, it does nothing.
 func (s *Store) Collect(ctx context.Context) error {
 	lock, err := s.flock(unix.LOCK_EX | unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {

@@ -84,8 +84,8 @@ func keyOf(l oci.Layer) string {
 	return oci.Hex(l.Digest)
 }
 
-// layer returns a layer that is complete. Two pods that need it from one repository wait for
-// one another; from another repository, which may answer more slowly, nobody waits.
+// layer returns a layer that is complete. Pods that need it from one repository wait for one
+// another. They do not wait for another repository, which may answer more slowly.
 func (s *Store) layer(ctx context.Context, from oci.Fetcher, ref oci.Reference, l oci.Layer, budget *layers.Budget) (layers.Layer, error) {
 	key := keyOf(l)
 	unlock, err := s.pulling.Lock(ctx, "layer "+ref.Name()+" "+key)
@@ -213,7 +213,7 @@ func (s *Store) merge(ctx context.Context, image oci.Image, parts []layers.Part)
 	}, func() any { return made })
 }
 
-// sweep removes what crashed processes have left. Nobody else may work in the store.
+// sweep removes what crashed processes have left. The caller has the exclusive lock.
 func (s *Store) sweep(ctx context.Context) error {
 	tmp := filepath.Join(s.Dir, "tmp")
 	entries, err := os.ReadDir(tmp)

@@ -12,7 +12,7 @@ import (
 	"github.com/podvol/podvol/volume/plugins/image/internal/layers"
 )
 
-// version is that of all records. What has one of another version is made anew.
+// version is the version of all records. A directory whose record has another one is made anew.
 const version = 1
 
 type layerRecord struct {

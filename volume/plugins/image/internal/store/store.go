@@ -7,9 +7,12 @@
 //
 // A directory counts once its record is there, which is written after everything in the
 // directory is on disk. So whatever ends a pull, and whenever, leaves nothing that is
-// taken for complete, and the layers that were complete stay. Images that no volume shows stay
-// within a budget ([Store.Collect]). A removal begins with the record. Another process may work in the same directory: users hold a shared flock(2) of
-// it, removals an exclusive one. When nothing is left, the directory goes, too.
+// taken for complete, and the layers that were complete stay. A removal begins with the
+// record.
+//
+// Images that no volume shows stay within a budget ([Store.Collect]). Another process may work
+// in the same directory: users hold a shared flock(2) of it, removals an exclusive one. When
+// nothing is left, the directory goes, too.
 package store
 
 import (
@@ -75,7 +78,7 @@ func (s *Store) Lock(ctx context.Context) (unlock func(), err error) {
 				f, err = s.flock(unix.LOCK_SH)
 			}
 		}
-		if err == nil && ctx.Err() != nil { // nobody waits any more
+		if err == nil && ctx.Err() != nil { // the caller has given up
 			f.Close()
 			err = context.Cause(ctx)
 		}
