@@ -103,6 +103,7 @@ type Controller struct {
 	tell        *teller
 	queue       *work.Queue[key]
 	telling     telling
+	retelling   retelling
 	forced      counts // of Stats
 	ran         atomic.Bool
 }
@@ -132,7 +133,8 @@ func New(config Config) *Controller {
 
 // Run works until ctx ends and then returns nil, after all that it began has ended. Only one
 // controller may run for a cluster at a time; the caller sees to it, by a lease that is given
-// up only after Run has returned. The error is [ErrRunOnce], or says why the objects could
+// up only after Run has returned. Two that run by mistake undo each other's lists of attached
+// volumes, with a pause that grows. The error is [ErrRunOnce], or says why the objects could
 // not be listed; it can be tried again then, with a new controller.
 func (c *Controller) Run(ctx context.Context) error {
 	if c.ran.Swap(true) {
@@ -227,7 +229,7 @@ func (c *Controller) sync(ctx context.Context, k key) (time.Duration, error) {
 	case pvapi.KindAttachment:
 		return 0, c.syncAttachment(ctx, k.object.NamespacedName)
 	case kindNode:
-		return 0, c.syncNode(ctx, types.NodeName(k.object.Name))
+		return c.syncNode(ctx, types.NodeName(k.object.Name))
 	case kindCSINode:
 		c.enqueueVolumes(c.wishes.volumesOn(types.NodeName(k.object.Name)))
 		return 0, nil

@@ -99,43 +99,53 @@ func difference(prior, now *v1.Node) (names []v1.UniqueVolumeName) {
 	return names
 }
 
-// syncNode tells a node which volumes are attached to it.
-func (c *Controller) syncNode(ctx context.Context, name types.NodeName) error {
+// syncNode tells a node which volumes are attached to it, and says when to look again though
+// nothing changes; 0: never.
+func (c *Controller) syncNode(ctx context.Context, name types.NodeName) (time.Duration, error) {
 	if unanswered := c.telling.begin(name); unanswered {
 		if _, _, err := c.nodes.GetLive(ctx, types.NamespacedName{Name: string(name)}); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	err := c.tellNode(ctx, name)
+	after, err := c.tellNode(ctx, name)
 	if !errors.Is(err, objects.ErrUncertain) {
 		c.enqueueVolumes(c.telling.end(name))
 	}
-	return err
+	return after, err
 }
 
-func (c *Controller) tellNode(ctx context.Context, name types.NodeName) error {
+func (c *Controller) tellNode(ctx context.Context, name types.NodeName) (time.Duration, error) {
 	node, exists, err := c.nodes.Get(ctx, types.NamespacedName{Name: string(name)})
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if !exists {
+		c.retelling.forget(name)
 		c.enqueueVolumes(c.attached.volumesOn(name))
-		return nil
+		return 0, nil
 	}
 	list := c.listFor(node)
 	if !isManaged(node) || slices.Equal(sortedList(node.Status.VolumesAttached), list) {
-		return nil
+		return 0, nil
+	}
+	wait, isNews := c.retelling.pause(node, list)
+	if isNews {
+		c.log.WarnContext(ctx, "another client has changed the list of attached volumes back: is there another attach/detach controller?", "node", name, "pause", wait)
+	}
+	if wait > 0 {
+		return wait, nil
 	}
 	next := node.DeepCopy()
 	next.Status.VolumesAttached = list
 	stored, err := c.objects.UpdateStatus(ctx, next)
 	if err != nil {
-		return c.nodes.Failed(ctx, next, err)
+		return 0, c.nodes.Failed(ctx, next, err)
 	}
+	c.retelling.note(node, list)
 	if stored, ok := stored.(*v1.Node); ok {
 		c.nodes.Put(stored)
 	}
-	return nil
+	return 0, nil
 }
 
 // listFor returns what the node's status is to list. A volume that is to go leaves the list
