@@ -27,8 +27,8 @@ const VolumeAnnotation = "podvol.io/volume"
 type attachment struct {
 	object *storagev1.VolumeAttachment
 	volume v1.UniqueVolumeName
-	// foreign: nothing says that an attach/detach controller has made it. It counts as
-	// attached, and is left alone.
+	// foreign: nothing says that an attach/detach controller has made it for this volume. It
+	// counts as attached for other nodes, its own is not told of it, and it is left alone.
 	foreign bool
 	// leaving: it is not wanted, and is taken from the node's list before it is deleted.
 	leaving bool
@@ -305,6 +305,9 @@ func (c *Controller) attachmentGone(name string) {
 	c.queue.Enqueue(key{volume: prior.volume})
 	c.queue.Enqueue(key{object: nodeRef(prior.node())})
 	c.enqueueVolumes(c.attached.roomAfter(prior))
+	if pv := pvOf(prior.object); pv != "" {
+		c.enqueuePods(pvapi.VolumeRef(pv)) // see olderOf
+	}
 }
 
 // takeAttachment notes a version of a VolumeAttachment, and enqueues its volume and its node. If
@@ -405,6 +408,21 @@ func (c *Controller) nameAt(a *storagev1.VolumeAttachment) v1.UniqueVolumeName {
 		return ""
 	}
 	return names[i]
+}
+
+// olderOf returns an attachment to a node of another volume, which names the PersistentVolume of
+// this one: another had its name. Whoever detaches it by that name detaches this volume.
+func (t *attachedTable) olderOf(pv string, node types.NodeName, volume v1.UniqueVolumeName) *attachment {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, a := range t.nodes[node] {
+		isKept := a.object.Annotations[VolumeAnnotation] != "" && !isDrivers(a.volume) // an Attacher heeds it
+		if pv != "" && pvOf(a.object) == pv && a.volume != volume && !isKept {
+			older := *a
+			return &older
+		}
+	}
+	return nil
 }
 
 // recognize has the attachments counted that are of a volume by their names alone: their

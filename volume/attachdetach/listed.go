@@ -123,12 +123,12 @@ func (w *wishes) listedOn(node types.NodeName) (names []v1.UniqueVolumeName) {
 	return slices.Compact(names)
 }
 
-// has reports whether a VolumeAttachment gives a volume to a node.
+// has reports whether a VolumeAttachment that a controller has made gives a volume to a node.
 func (t *attachedTable) has(volume v1.UniqueVolumeName, node types.NodeName) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, a := range t.volumes[volume] {
-		if a.node() == node {
+		if a.node() == node && !a.foreign {
 			return true
 		}
 	}

@@ -138,3 +138,30 @@ func TestAFencedNodeGivesUpWhatItListed(t *testing.T) {
 		}
 	})
 }
+
+// What another controller has listed stays so while the node uses it, though a VolumeAttachment is
+// there that no controller has made.
+func TestAForeignAttachmentTakesNothingFromTheList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorldOfLUNs(t, 1, "a")
+		w.stop()
+		w.list("n0", []v1.UniqueVolumeName{lunA}, []v1.UniqueVolumeName{lunA})
+		mine := foreignAttachment("mine", "a")
+		mine.Spec.NodeName, mine.Spec.Attacher = "n0", "lun.example.com"
+		w.create(mine)
+		w.addPod("p", "n0", "a")
+		w.start()
+		w.settle()
+		w.wantListed("n0", lunA)
+		if events := w.takeEvents(); len(events) > 0 {
+			t.Errorf("events %q", events)
+		}
+		w.deletePod("p")
+		w.letGo("p")
+		w.settle()
+		w.wantListed("n0", lunA)
+		w.changeNode("n0", func(n *v1.Node) { n.Status.VolumesInUse = nil })
+		w.settle()
+		w.wantListed("n0")
+	})
+}

@@ -153,7 +153,7 @@ func (c *Controller) tellNode(ctx context.Context, name types.NodeName) (time.Du
 func (c *Controller) listFor(node *v1.Node) (list []v1.AttachedVolume) {
 	for _, a := range c.attached.on(types.NodeName(node.Name)) {
 		switch {
-		case !a.object.Status.Attached || a.isGoing():
+		case !a.object.Status.Attached || a.isGoing() || a.foreign:
 		case a.leaving && (!isUsed(node, a.volume) || c.isLost(node)):
 		default:
 			list = append(list, v1.AttachedVolume{Name: a.volume, DevicePath: a.object.Status.AttachmentMetadata[DevicePathKey]})

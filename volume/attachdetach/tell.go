@@ -98,14 +98,42 @@ func specName(p *podWishes, name v1.UniqueVolumeName) string {
 // tellMultiAttach tells pods who has a volume that may be attached to one node only, and what
 // ends that.
 func (c *Controller) tellMultiAttach(s, other *site) {
-	details := ""
-	if trouble := other.has.detachError(); trouble != nil {
-		details = ": " + trouble.Message
-	}
+	details := detailsOf(other.has)
 	for _, p := range s.holders {
 		why := whyHeld(other, podsOf(other.holders, p.pod.Namespace))
 		c.tell.wait(p, s, fmt.Sprintf("Multi-Attach error: only one node may have it at a time, and node %s has it; %s", other.node, why), details)
 	}
+}
+
+// detailsOf is why the last attempt to detach has failed, to end a sentence.
+func detailsOf(a *attachment) string {
+	if trouble := a.detachError(); trouble != nil {
+		return ": " + trouble.Message
+	}
+	return ""
+}
+
+// whyForeign says what to do about an attachment of somebody else.
+func whyForeign(a *attachment) string {
+	return fmt.Sprintf("no attach/detach controller has made VolumeAttachment %s for this volume, so whoever made it must delete it", a.object.Name)
+}
+
+// whyOlder says what a volume waits for whose PersistentVolume was another volume's before.
+func whyOlder(a *attachment) string {
+	of := string(a.volume)
+	if a.isUnnamed() {
+		of = "another volume"
+	}
+	why := fmt.Sprintf("VolumeAttachment %s was made for %s, when another PersistentVolume was named %s, and must go first", a.object.Name, of, pvOf(a.object))
+	switch {
+	case a.detachError() != nil:
+		return why + "; detaching it fails"
+	case a.isGoing():
+		return why + "; it is being detached"
+	case a.foreign:
+		return why + "; delete it once its disk is used no more"
+	}
+	return why + "; it goes once no pod of the node wants it, and the node does not use it"
 }
 
 // whyHeld says why a node keeps a volume, and what to do. users are the pods that use it.
@@ -117,7 +145,7 @@ func whyHeld(other *site, users string) string {
 	case other.has != nil && other.has.isGoing():
 		return fmt.Sprintf("it is being detached (VolumeAttachment %s)", other.has.object.Name)
 	case other.has != nil && other.has.foreign:
-		return fmt.Sprintf("no attach/detach controller has made VolumeAttachment %s, so whoever made it must delete it", other.has.object.Name)
+		return whyForeign(other.has)
 	case node == nil:
 		return "its Node object is gone, so it is detached"
 	case !isManaged(node):

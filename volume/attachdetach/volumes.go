@@ -11,6 +11,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pvapi"
@@ -62,7 +63,9 @@ func (c *Controller) sitesOf(ctx context.Context, name v1.UniqueVolumeName) ([]*
 		if err != nil {
 			return nil, err
 		}
-		s.has = &a
+		if s.has == nil || s.has.foreign {
+			s.has = &a
+		}
 	}
 	for _, node := range c.listed.on(name) {
 		s, err := at(node)
@@ -220,6 +223,10 @@ func (c *Controller) attach(ctx context.Context, s *site, w *wanted, all []*site
 		c.tellMultiAttach(s, other)
 		return nil
 	}
+	if older := c.attached.olderOf(pvOfSpec(w.spec), s.node, s.name); older != nil {
+		c.tell.waits(s, whyOlder(older), detailsOf(older))
+		return nil
+	}
 	at := place{s.node, w.kind.attacher(w.spec)}
 	limit, err := c.room(ctx, at)
 	if err != nil {
@@ -239,8 +246,12 @@ func (c *Controller) attach(ctx context.Context, s *site, w *wanted, all []*site
 func (c *Controller) keep(s *site) {
 	object := s.has.object
 	switch {
+	case s.has.detachError() != nil:
+		c.tell.waits(s, "detaching it from there fails; it is attached anew once that has succeeded", detailsOf(s.has))
 	case s.has.isGoing():
 		c.tell.attaching(s) // and it is attached anew once it is gone
+	case s.has.foreign && !s.listed:
+		c.tell.waits(s, whyForeign(s.has)+"; it is attached then", "")
 	case object.Status.Attached:
 		c.tell.attached(s)
 	case object.Status.AttachError != nil:
@@ -297,6 +308,11 @@ func sourceOf(spec *volume.Spec) storagev1.VolumeAttachmentSource {
 		return storagev1.VolumeAttachmentSource{InlineVolumeSpec: &spec.PersistentVolume.Spec}
 	}
 	return storagev1.VolumeAttachmentSource{PersistentVolumeName: &spec.PersistentVolume.Name}
+}
+
+// pvOfSpec is the name that sourceOf has; empty: none.
+func pvOfSpec(spec *volume.Spec) string {
+	return ptr.Deref(sourceOf(spec).PersistentVolumeName, "")
 }
 
 // unlessExists drops the error of a write whose object was there already, for sure.
