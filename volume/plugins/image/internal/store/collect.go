@@ -86,7 +86,7 @@ func (s *Store) inUse() (map[string]bool, error) {
 		var u useRecord
 		has, err := s.read("uses", name, &u)
 		if err == nil && (!has || !oci.IsDigest(u.Digest)) {
-			return fmt.Errorf("%w: %s; no image is removed until the file is, which is safe once no pod uses an image volume", ErrDamaged, s.record("uses", name))
+			return fmt.Errorf("%w: %s; no image is removed as long as it is there: remove it once no pod uses an image volume", ErrDamaged, s.record("uses", name))
 		}
 		used[u.Digest] = true
 		return err
