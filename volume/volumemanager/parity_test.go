@@ -215,7 +215,7 @@ func setText(of reflect.Value, field, text string) {
 func TestWhatIsRefused(t *testing.T) {
 	w := newWorld(t)
 	// No program of this machine logs in to the targets of the rules.
-	noTools := iscsi.Config{ToolDirs: []string{t.TempDir()}}
+	noTools := iscsi.Config{ToolDirs: []string{t.TempDir()}, LockDir: t.TempDir() + "/locks"}
 	w.plugins = func() []volume.VolumePlugin { return plugins.All(iscsi.New(noTools)) }
 	manager, _ := w.start()
 	for _, f := range fates() {

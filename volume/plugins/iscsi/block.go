@@ -3,7 +3,6 @@ package iscsi
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -111,9 +110,9 @@ func (b *blockVolume) SetUpDevice(ctx context.Context) (string, error) {
 
 func (b *blockVolume) setUp(ctx context.Context) error {
 	p, s, path := b.plugin, b.source, b.plugin.mapPath(b.source)
-	unlock, err := p.targets.Lock(ctx, s.IQN)
+	unlock, err := p.lockTarget(ctx, s.IQN)
 	if err != nil {
-		return volume.NothingDone(fmt.Errorf("another volume of target %s is being mounted or unmounted: %w", s.IQN, err))
+		return err
 	}
 	defer unlock()
 	chap, err := p.chap(ctx, s, b.Pod.Namespace)
@@ -162,9 +161,9 @@ func (b *blockVolume) tearDown(ctx context.Context, mapPath string) error {
 	if !ok {
 		return volume.Invalid("mapPath", "%q is no directory of this plugin's", mapPath)
 	}
-	unlock, err := b.plugin.targets.Lock(ctx, of.iqn)
+	unlock, err := b.plugin.lockTarget(ctx, of.iqn)
 	if err != nil {
-		return fmt.Errorf("another volume of target %s is being mounted or unmounted: %w", of.iqn, err)
+		return err
 	}
 	defer unlock()
 	return b.plugin.tearDownDevice(ctx, mapPath)

@@ -10,4 +10,7 @@ type (
 )
 
 // NewWith returns the plugin with other hands.
-func NewWith(i Initiator, f Formatter) *Plugin { return newPlugin(i, f) }
+func NewWith(i Initiator, f Formatter) *Plugin { return newPlugin(i, f, "") }
+
+// ShareMachine has the plugin lock targets for all programs of a machine.
+func (p *plugin) ShareMachine(lockDir string) { p.lockDir = lockDir }

@@ -27,6 +27,7 @@ type targets struct {
 	logins   []*openiscsi.CHAP
 	refuse   error
 	opened   func()                   // is called once a login has opened its session
+	closing  func()                   // is called while a disk is given back
 	used     string                   // another path to the disk, which is in use
 	id       string                   // instead of a disk's own
 	paths    bool                     // each portal shows the disk as a device of its own
@@ -122,6 +123,9 @@ func (t *targets) Rescan(ctx context.Context, lun openiscsi.LUN) (openiscsi.Devi
 }
 
 func (t *targets) Logout(ctx context.Context, lun openiscsi.LUN) error {
+	if t.closing != nil {
+		t.closing()
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := ctx.Err(); err != nil {

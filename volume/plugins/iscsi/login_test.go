@@ -2,6 +2,7 @@ package iscsi_test
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
+	"github.com/podvol/podvol/volume/internal/machinedir"
 	"github.com/podvol/podvol/volume/plugins/iscsi"
 )
 
@@ -196,4 +198,43 @@ func TestSELinuxLabel(t *testing.T) {
 		t.Errorf("mounted with %q, want %q", b.plugin.binder.options, want)
 	}
 	b.host.AssertClean(t)
+}
+
+// Two roots of one machine: while one logs out of a target, the other is not given a disk of the
+// session, which would be closed under it.
+func TestTwoRootsOfAMachine(t *testing.T) {
+	first := newBench(t)
+	second := &bench{t: t, host: fakehost.New(t), nodes: first.nodes, disk: first.disk}
+	second.plugin = newHosted(second.nodes)
+	second.must(second.plugin.Init(second.host))
+	locks := filepath.Join(t.TempDir(), "locks")
+	first.plugin.ShareMachine(locks)
+	second.plugin.ShareMachine(locks)
+	files, device := second.pv("files", func(pv *v1.PersistentVolume) { pv.Spec.ISCSI.Lun = 4 }), first.pv("device", asDevice)
+	unmap, err := first.setUpDevice(device)
+	first.must(err)
+	tries := 0
+	first.nodes.closing = func() {
+		tries++
+		_, err := second.setUpDevice(second.pv("another", asDevice))
+		for _, err := range []error{second.mount(files), err, second.unmount(files)} {
+			if !errors.Is(err, machinedir.ErrBusy) || volume.IsUncertain(err) {
+				t.Errorf("while the other logs out: %v", err)
+			}
+		}
+	}
+	first.must(unmap())
+	if first.nodes.closing = nil; tries != 1 {
+		t.Errorf("%d attempts", tries)
+	}
+	first.must(second.mount(files), second.unmount(files))
+	if _, err := os.Lstat(locks); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the locks are left: %v", err)
+	}
+	first.must(os.WriteFile(locks, nil, 0o600))
+	if err := second.mount(files); err == nil || volume.IsUncertain(err) || len(first.nodes.open()) > 0 {
+		t.Errorf("without locks: %v", err)
+	}
+	first.host.AssertClean(t)
+	second.host.AssertClean(t)
 }

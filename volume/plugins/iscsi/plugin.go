@@ -60,11 +60,16 @@ type Config struct {
 	// Logger takes what no pod is told of, such as a portal that does not answer while
 	// another one does; nil drops it.
 	Logger *slog.Logger
+	// LockDir is a directory of this machine, whose files are locked while a target is logged
+	// in to or out of; empty: /run/podvol-iscsi. All programs with this plugin must share it:
+	// else one may close a session under a disk that another has just found. Only root may be
+	// able to write to it. It is made where it is missing.
+	LockDir string
 }
 
 // New returns the plugin.
 func New(config Config) volume.VolumePlugin {
-	p := newPlugin(nil, nil)
+	p := newPlugin(nil, nil, cmp.Or(config.LockDir, "/run/podvol-iscsi"))
 	p.initiator = openiscsi.New(openiscsi.Config{ToolDirs: config.ToolDirs, Logger: config.Logger, UsedBy: func(device string) (string, error) { return p.usedBy(device) }})
 	return p
 }
@@ -78,9 +83,10 @@ type initiator interface {
 	Logout(ctx context.Context, lun openiscsi.LUN) error
 }
 
-// newPlugin returns the plugin with other hands; formats nil: this node's.
-func newPlugin(hands initiator, formats diskmount.Formatter) *plugin {
-	return &plugin{initiator: hands, disks: diskmount.Disks{Formats: formats}, Kind: pluginbase.Kind[source]{
+// newPlugin returns the plugin with other hands; formats nil: this node's; lockDir empty: no
+// other program of the machine has the hands.
+func newPlugin(hands initiator, formats diskmount.Formatter, lockDir string) *plugin {
+	return &plugin{initiator: hands, lockDir: lockDir, disks: diskmount.Disks{Formats: formats}, Kind: pluginbase.Kind[source]{
 		Name: PluginName, Field: "iscsi", Inline: fromInline, Persistent: fromPersistent,
 	}}
 }
@@ -91,8 +97,10 @@ type plugin struct {
 	meter     meter.Meter
 	owner     fsgroup.Setter
 	disks     diskmount.Disks
-	// targets are those that are being logged in to, or out of.
+	// targets are those that are being logged in to, or out of, here; lockDir has those of all
+	// programs.
 	targets keylock.Map[string]
+	lockDir string
 	// writing is held for reading while a record is written.
 	writing sync.RWMutex
 }

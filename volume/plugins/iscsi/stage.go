@@ -65,9 +65,9 @@ func (d *device) MountDevice(ctx context.Context, spec *volume.Spec, _, deviceMo
 func (s *source) waitsForPod() bool { return s.inline && s.SessionCHAPAuth }
 
 func (p *plugin) mountDevice(ctx context.Context, s *source, name, path, podNamespace string, args volume.DeviceMounterArgs) error {
-	unlock, err := p.targets.Lock(ctx, s.IQN)
+	unlock, err := p.lockTarget(ctx, s.IQN)
 	if err != nil {
-		return volume.NothingDone(fmt.Errorf("another volume of target %s is being mounted or unmounted: %w", s.IQN, err))
+		return err
 	}
 	defer unlock()
 	if mounted, err := diskmount.IsMounted(p.Host.GetMounter(), path); err != nil || mounted {
@@ -105,9 +105,9 @@ func (p *plugin) unmountDevice(ctx context.Context, path string) error {
 	if !ok {
 		return volume.Invalid("deviceMountPath", "%q is not where this plugin mounts", path)
 	}
-	unlock, err := p.targets.Lock(ctx, of.iqn)
+	unlock, err := p.lockTarget(ctx, of.iqn)
 	if err != nil {
-		return fmt.Errorf("another volume of target %s is being mounted or unmounted: %w", of.iqn, err)
+		return err
 	}
 	defer unlock()
 	file := filepath.Join(path, recordName)

@@ -16,7 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/program"
+	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -224,7 +226,7 @@ func (i *Initiator) configure(lun LUN, p Portal, chap *CHAP) error {
 		dir := filepath.Join(database, "nodes", lun.IQN)
 		path, text, err := findRecord(dir, p, lun.Interface.Name)
 		if err == nil && path != "" {
-			err = i.replace(database, path, withSettings(text, settings(chap)))
+			err = inDatabase(database, func() error { return replace(database, path, withSettings(text, settings(chap))) })
 			if err == nil {
 				return nil
 			}
@@ -296,12 +298,7 @@ const tempPrefix = ".podvol-"
 
 // replace puts a file of root's alone in the place of a record. It is written beside the
 // records, so that none of open-iscsi's own readers finds half of it.
-func (i *Initiator) replace(database, path, text string) (err error) {
-	i.replacing.Lock()
-	defer i.replacing.Unlock()
-	if err := removeHalves(database); err != nil {
-		return err
-	}
+func replace(database, path, text string) (err error) {
 	f, err := os.CreateTemp(database, tempPrefix+"*") // 0600
 	if err != nil {
 		return err
@@ -321,8 +318,31 @@ func (i *Initiator) replace(database, path, text string) (err error) {
 	return os.Rename(f.Name(), path)
 }
 
+// inDatabase has the directory of a database alone on this machine, after what was left there
+// is removed. None is there: it does nothing.
+func inDatabase(database string, do func() error) error {
+	dir, err := os.Open(database)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	err = retry.Patiently(unix.EWOULDBLOCK, func() error {
+		return eintr.Do(func() error { return unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
+	})
+	if err != nil {
+		return &fs.PathError{Op: "flock", Path: database, Err: err}
+	}
+	if err := removeHalves(database); err != nil {
+		return err
+	}
+	return do()
+}
+
 // removeHalves removes what processes that were killed have left of records: it may have a
-// password. The caller holds replacing.
+// password. The caller has the database alone.
 func removeHalves(database string) error {
 	names, err := entries(database)
 	if err != nil {

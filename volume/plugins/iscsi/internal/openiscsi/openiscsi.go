@@ -103,8 +103,6 @@ type Config struct {
 type Initiator struct {
 	config Config
 	calls  blockingcall.Group[string] // into the kernel, by disk or host
-	// replacing is held while a record of the database is replaced.
-	replacing sync.Mutex
 	// number is a block device's, as in sysfs; put writes to a file of sysfs; open opens a disk
 	// that nothing else has; lookup has the addresses of a host.
 	number func(path string) (string, error)
@@ -254,10 +252,8 @@ func (i *Initiator) forget(ctx context.Context, lun LUN, p Portal) error {
 	if errors.Is(err, exec.ErrNotFound) { // so are the records
 		return nil
 	}
-	i.replacing.Lock()
-	defer i.replacing.Unlock()
 	for _, database := range i.config.Databases {
-		err = errors.Join(err, removeHalves(database))
+		err = errors.Join(err, inDatabase(database, func() error { return nil }))
 	}
 	return err
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/iscsi/internal/openiscsi"
 )
@@ -242,6 +243,28 @@ node.session.auth.password_in = second secret
 	if n.called("secret") > 0 {
 		t.Errorf("a password is in a call: %q", n.calls)
 	}
+}
+
+// Another program of the machine writes a record, of whichever target.
+func TestARecordThatAnotherProgramWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.ids["10.0.0.1 0"] = "naa.6001"
+		n.write("etc/iscsi/.podvol-1", "half")
+		database, err := os.Open(n.at("etc/iscsi"))
+		n.must(err, eintr.Do(func() error { return unix.Flock(int(database.Fd()), unix.LOCK_EX) }))
+		ended := make(chan error, 1)
+		go func() {
+			_, _, err := n.initiator.Login(t.Context(), lun(0, "10.0.0.1"), nil)
+			ended <- err
+		}()
+		synctest.Wait()
+		_, err = os.Stat(n.at("etc/iscsi/.podvol-1"))
+		n.must(err, database.Close(), <-ended)
+		if _, err := os.Stat(n.at("etc/iscsi/.podvol-1")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("what a program that was killed has left: %v", err)
+		}
+	})
 }
 
 func TestRefusedLoginLeavesNoPassword(t *testing.T) {
