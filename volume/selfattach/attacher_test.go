@@ -322,10 +322,20 @@ func TestAHalfWrittenRecordGoes(t *testing.T) {
 	})
 }
 
-// A program in another mount namespace has a record at a path that is not to be seen here. It
-// does not lose the volume.
+// A program in another mount namespace has a record at a path that is not to be seen here, or at
+// the same path as the one here. It does not lose the volume.
 func TestAProgramInAnotherMountNamespace(t *testing.T) {
+	t.Run("another path", func(t *testing.T) {
+		besideAnother(t, func(*machineNode) string { return "/container/record" })
+	})
+	t.Run("the same path", func(t *testing.T) {
+		besideAnother(t, func(n *machineNode) string { return selfattach.RecordPath(n.dir, unique("a")) })
+	})
+}
+
+func besideAnother(t *testing.T, recordOf func(*machineNode) string) {
 	inBubble(t, 1, func(t *testing.T, c *cabinet, n []*machineNode) {
+		record := recordOf(n[0])
 		n[0].want("a")
 		time.Sleep(time.Second)
 		dirs, err := filepath.Glob(filepath.Join(n[0].config().SharedDir, "*"))
@@ -333,7 +343,7 @@ func TestAProgramInAnotherMountNamespace(t *testing.T) {
 			t.Fatal(dirs, err)
 		}
 		entry := filepath.Join(dirs[0], "another")
-		if err := errors.Join(os.Symlink("/container/record", entry), os.Symlink("1.2.3 /container/record", entry+".in")); err != nil {
+		if err := errors.Join(os.Symlink(record, entry), os.Symlink("another-view 1:2 "+record, entry+".in")); err != nil {
 			t.Fatal(err)
 		}
 		n[0].unwant("a")
@@ -348,6 +358,29 @@ func TestAProgramInAnotherMountNamespace(t *testing.T) {
 		n[0].unwant("a")
 		if err := n[0].attacher.WaitForDetached(t.Context()); err != nil {
 			t.Error(err)
+		}
+		c.assertGone()
+	})
+}
+
+// The same program in a new mount namespace, as of a container that begins again: its entry is its
+// own, and is not of another program.
+func TestAnotherMountNamespaceOfTheSameProgram(t *testing.T) {
+	inBubble(t, 1, func(t *testing.T, c *cabinet, n []*machineNode) {
+		n[0].want("a")
+		time.Sleep(time.Second)
+		beside, err := filepath.Glob(filepath.Join(n[0].config().SharedDir, "*", "*.in"))
+		if err != nil || len(beside) != 1 {
+			t.Fatal(beside, err)
+		}
+		is, err := os.Readlink(beside[0])
+		_, rest, _ := strings.Cut(is, " ")
+		if err := errors.Join(err, os.Remove(beside[0]), os.Symlink("another-view "+rest, beside[0])); err != nil {
+			t.Fatal(err)
+		}
+		n[0].unwant("a")
+		if err := n[0].attacher.WaitForDetached(t.Context()); err != nil || c.has("a") {
+			t.Errorf("%v, attached: %v", err, c.has("a"))
 		}
 		c.assertGone()
 	})

@@ -9,12 +9,14 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/util/rootdir"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/machinedir"
 )
 
 // sharing is how the programs of one machine tell each other which volumes they have attached:
-// a directory for each volume, with an entry for each program's record of it. Who attaches or
+// a directory for each volume, with an entry for each program's record of it. The entry is named
+// by the directory of records, not by its path, which another program has in its mount namespace. Who attaches or
 // detaches has the lock of the directory. The zero value: no other program attaches.
 type sharing struct{ dir string }
 
@@ -26,6 +28,7 @@ type share struct {
 	lock *machinedir.Lock
 	path string
 	own  string // the record
+	name string // of the entry
 }
 
 // lock locks a volume for the program with a record of it. It fails at once if another program
@@ -34,9 +37,12 @@ func (s sharing) lock(name v1.UniqueVolumeName, own string) (*share, error) {
 	if s.dir == "" {
 		return nil, nil
 	}
-	l := &share{path: filepath.Join(s.dir, fileOf(name)), own: own}
-	var err error
-	if l.lock, err = machinedir.Take(l.path, ""); errors.Is(err, machinedir.ErrBusy) {
+	home, err := homeOf(filepath.Dir(own))
+	if err != nil {
+		return nil, volume.NothingDone(err)
+	}
+	l := &share{path: filepath.Join(s.dir, fileOf(name)), own: own, name: nameOf(home, own)}
+	if l.lock, err = machinedir.Take(l.path, "", home); errors.Is(err, machinedir.ErrBusy) {
 		err = errBusy
 	}
 	if err != nil {
@@ -45,8 +51,18 @@ func (s sharing) lock(name v1.UniqueVolumeName, own string) (*share, error) {
 	return l, nil
 }
 
-func nameOf(record string) string {
-	sum := sha256.Sum256([]byte(record))
+// homeOf names the directory of records, which is made where it is missing.
+func homeOf(dir string) (string, error) {
+	made, err := rootdir.Make(dir, 0o700)
+	if err != nil {
+		return "", err
+	}
+	defer made.Close()
+	return machinedir.HomeOf(dir)
+}
+
+func nameOf(home, record string) string {
+	sum := sha256.Sum256([]byte(home + " " + record))
 	return hex.EncodeToString(sum[:])
 }
 
@@ -55,7 +71,7 @@ func (l *share) enter() error {
 	if l == nil {
 		return nil
 	}
-	return volume.NothingDone(l.lock.Enter(nameOf(l.own), l.own))
+	return volume.NothingDone(l.lock.Enter(l.name, l.own))
 }
 
 // leave is for a program that does not have it any more.
@@ -63,7 +79,7 @@ func (l *share) leave() error {
 	if l == nil {
 		return nil
 	}
-	return l.lock.Leave(nameOf(l.own))
+	return l.lock.Leave(l.name)
 }
 
 // other returns the record of another program that has the volume; empty: there is none. A
@@ -77,10 +93,11 @@ func (l *share) other() (string, error) {
 		return "", err
 	}
 	for _, e := range all {
-		if e.Text == l.own {
+		if e.Name == l.name {
 			continue
 		}
-		if !e.IsGone(e.Text) {
+		isOwn := e.Text == l.own && e.IsOwn() // of when the directory was another
+		if !isOwn && !e.IsGone(e.Text) {
 			return e.Text, nil
 		}
 		if err := l.lock.Leave(e.Name); err != nil {

@@ -5,11 +5,13 @@
 //   - An entry says what a program has, and outlives it: a link, whose text is up to its writer,
 //     such as the path of a record.
 //   - A path says nothing to a program that does not see it. So beside an entry is where its
-//     writer looks from: its mount namespace and root directory ([Entry.IsGone]).
+//     writer looks from ([Entry.IsGone]), and which directory is its writer's home
+//     ([Entry.IsOwn]).
 //   - The directories belong to root or the caller alone, or are refused (package rootdir).
 package machinedir
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,14 +34,16 @@ type Lock struct {
 	path string
 	dir  *os.File
 	file *os.File // of another name, or the same as dir
+	home string
 	view func() (string, error)
 }
 
-// Take locks a file in a directory, which are both made; empty: the directory itself. The error
-// matches [ErrBusy] while another has the lock, and is an error of package rootdir where the
-// directory is not to be relied on.
-func Take(dir, file string) (*Lock, error) {
-	l := &Lock{path: dir, view: ownView}
+// Take locks a file in a directory, which are both made; empty: the directory itself. Entries are
+// those of the program whose home is a directory, as [HomeOf] names it; empty: of none, which
+// may have no other mount namespace later. The error matches [ErrBusy] while another has the lock,
+// and is an error of package rootdir where the directory is not to be relied on.
+func Take(dir, file, home string) (*Lock, error) {
+	l := &Lock{path: dir, home: cmp.Or(home, noHome), view: func() (string, error) { return viewBy(unix.Statx) }}
 	err := retry.Patiently(fs.ErrNotExist, func() error { return l.take(file) }) // another may remove both
 	if err != nil {
 		return nil, err
@@ -142,12 +146,21 @@ func (l *Lock) at(name string) string {
 // which takes this one for an entry of something that is gone, or does not look at it.
 const viewSuffix = ".in"
 
+// newPrefix is that of a link that is to replace another.
+const newPrefix = ".new-"
+
 // Entry is what a program has noted.
 type Entry struct {
 	Name, Text string
 	// elsewhere: its writer sees other files under the same paths, maybe.
 	elsewhere bool
+	// own: its writer has the same home.
+	own bool
 }
+
+// IsOwn reports whether an entry was written from the same home, whichever mount namespace that
+// was seen from, or from here.
+func (e Entry) IsOwn() bool { return e.own || !e.elsewhere }
 
 // IsElsewhere reports whether its writer looks from another mount namespace, so that what is
 // mounted or missing at a path here says nothing.
@@ -160,36 +173,47 @@ func (e Entry) IsGone(path string) bool {
 	return errors.Is(err, fs.ErrNotExist) && !e.elsewhere
 }
 
-// Enter notes an entry, or replaces it.
+// Enter notes an entry, or replaces it. Where the writer looks from is there before the entry
+// is, which counts at every moment if it was there.
 func (l *Lock) Enter(name, text string) error {
 	view, err := l.view()
 	if err != nil {
 		return err
 	}
-	if err := l.link(name, text); err != nil {
+	is, err := os.Readlink(l.at(name))
+	isThere := err == nil && is == text
+	if !isThere {
+		err = l.remove(name)
+	}
+	if err != nil {
 		return err
 	}
-	return l.link(name+viewSuffix, view+" "+text) // with the text, so that it is never another's
-}
-
-// link leaves a link that is there already, which counts at every moment.
-func (l *Lock) link(name, text string) error {
-	is, err := os.Readlink(l.at(name))
-	if err == nil && is == text {
-		return nil
-	}
-	if err := l.remove(name); err != nil {
+	if err := l.replace(name+viewSuffix, view+" "+l.home+" "+text); err != nil || isThere {
 		return err
 	}
 	return os.Symlink(text, l.at(name))
 }
 
-// Leave removes an entry; a missing one is success.
-func (l *Lock) Leave(name string) error {
-	if err := l.remove(name + viewSuffix); err != nil {
+// replace puts a link in the place of another at once.
+func (l *Lock) replace(name, text string) error {
+	half := newPrefix + name
+	if err := l.remove(half); err != nil {
 		return err
 	}
-	return l.remove(name)
+	if err := os.Symlink(text, l.at(half)); err != nil {
+		return err
+	}
+	return os.Rename(l.at(half), l.at(name))
+}
+
+// Leave removes an entry; a missing one is success. What is beside it goes last.
+func (l *Lock) Leave(name string) error {
+	for _, file := range []string{name, name + viewSuffix, newPrefix + name + viewSuffix} {
+		if err := l.remove(file); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (l *Lock) remove(name string) error {
@@ -217,8 +241,10 @@ func (l *Lock) Get(name string) (e Entry, ok bool, err error) {
 		return e, false, err
 	}
 	view, err := l.view()
-	from, text, _ := strings.Cut(beside, " ")
-	e.elsewhere = text == e.Text && from != view
+	from, rest, _ := strings.Cut(beside, " ")
+	home, text, _ := strings.Cut(rest, " ")
+	e.own = text == e.Text && home == l.home && home != noHome
+	e.elsewhere = text != e.Text || from != view || from == unknownView
 	return e, err == nil, err
 }
 
@@ -245,19 +271,6 @@ func (l *Lock) All() (all []Entry, err error) {
 
 // Remove removes a file of the directory that is no entry; a missing one is success.
 func (l *Lock) Remove(name string) error { return l.remove(name) }
-
-// ownView is the mount namespace and the root directory of this program.
-func ownView() (string, error) {
-	var ns, root unix.Stat_t
-	err := eintr.Do(func() error { return unix.Stat("/proc/self/ns/mnt", &ns) })
-	if err == nil {
-		err = eintr.Do(func() error { return unix.Stat("/", &root) })
-	}
-	if err != nil {
-		return "", fmt.Errorf("the mount namespace of this program is not known: %w", err)
-	}
-	return fmt.Sprintf("%d.%d.%d", ns.Ino, root.Dev, root.Ino), nil
-}
 
 // BootID is that of the machine's boot.
 func BootID() (string, error) {

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,7 +26,7 @@ func must(t *testing.T, errs ...error) {
 
 func take(t *testing.T, dir, file string) *machinedir.Lock {
 	t.Helper()
-	l, err := machinedir.Take(dir, file)
+	l, err := machinedir.Take(dir, file, "")
 	must(t, err)
 	t.Cleanup(l.Close)
 	return l
@@ -38,7 +39,7 @@ func TestLocks(t *testing.T) {
 	}
 	l, whole := take(t, dir, "file"), take(t, dir, "")
 	for _, file := range []string{"file", ""} {
-		if _, err := machinedir.Take(dir, file); !errors.Is(err, machinedir.ErrBusy) {
+		if _, err := machinedir.Take(dir, file, ""); !errors.Is(err, machinedir.ErrBusy) {
 			t.Errorf("a second lock of %q: %v", file, err)
 		}
 	}
@@ -52,11 +53,11 @@ func TestLocks(t *testing.T) {
 		t.Errorf("IsTaken = %v, %v", taken, err)
 	}
 	must(t, os.Chmod(dir, 0o777))
-	if _, err := machinedir.Take(dir, "file"); !isUnsafe(err) {
+	if _, err := machinedir.Take(dir, "file", ""); !isUnsafe(err) {
 		t.Errorf("in a directory that others can write to: %v", err)
 	}
 	must(t, os.Chmod(dir, 0o700), os.Remove(filepath.Join(dir, "file")), os.Symlink("/dev/null", filepath.Join(dir, "file")))
-	if _, err := machinedir.Take(dir, "file"); !isUnsafe(err) {
+	if _, err := machinedir.Take(dir, "file", ""); !isUnsafe(err) {
 		t.Errorf("a link: %v", err)
 	}
 }
@@ -75,7 +76,7 @@ func TestLocksOfWhatIsRemoved(t *testing.T) {
 		for range 8 {
 			all.Go(func() {
 				for range 50 {
-					l, err := machinedir.Take(dir, file)
+					l, err := machinedir.Take(dir, file, "")
 					if errors.Is(err, machinedir.ErrBusy) {
 						continue
 					}
@@ -163,6 +164,111 @@ func TestAnotherMountNamespace(t *testing.T) {
 			t.Errorf("%+v, %v", e, err)
 		}
 	})
+}
+
+// The number of a mount namespace, and that of a root directory, are used again. Here they are the
+// same in another view of the same mount namespace: that of a program in a bind mount of all.
+func TestAnotherViewWithTheSameNumbers(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		top := filepath.Join(t.TempDir(), "top")
+		must(t, os.Mkdir(top, 0o700), unix.Mount("/", top, "", unix.MS_BIND|unix.MS_REC, ""))
+		dir := filepath.Join(t.TempDir(), "dir")
+		l := take(t, dir, "")
+		must(t, l.Enter("a", "/path/that/is/gone"), l.Enter("b", "/path/that/is/gone"))
+		outside, err := os.Open("/")
+		must(t, err)
+		defer outside.Close()
+		must(t, unix.Chroot(top))
+		e, ok, err := l.Get("a")
+		if !ok || err != nil || !e.IsElsewhere() || e.IsGone(e.Text) || e.IsOwn() {
+			t.Errorf("in another view: %+v, %v, %v", e, ok, err)
+		}
+		must(t, l.Enter("b", "/path/that/is/gone"))
+		if e, ok, err := l.Get("b"); !ok || err != nil || !e.IsGone(e.Text) {
+			t.Errorf("its own now: %+v, %v, %v", e, ok, err)
+		}
+		must(t, outside.Chdir(), unix.Chroot("."))
+		if e, ok, err := l.Get("a"); !ok || err != nil || !e.IsGone(e.Text) {
+			t.Errorf("in the first view: %+v, %v, %v", e, ok, err)
+		}
+	})
+}
+
+// An older kernel may give all that it tells of a view to the next one: no entry is gone there
+// before the machine ends, save in the machine's own mount namespace.
+func TestViewsOfAnOldKernel(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := take(t, filepath.Join(t.TempDir(), "dir"), "")
+		l.AsOldKernel()
+		must(t, l.Enter("a", "/path/that/is/gone"))
+		if e, ok, err := l.Get("a"); !ok || err != nil || !e.IsElsewhere() || e.IsGone(e.Text) {
+			t.Errorf("%+v, %v, %v", e, ok, err)
+		}
+	})
+}
+
+// An entry is its writer's by the directory that is home, whatever it is called.
+func TestHomes(t *testing.T) {
+	top := t.TempDir()
+	dir, first, second := filepath.Join(top, "dir"), filepath.Join(top, "first"), filepath.Join(top, "second")
+	must(t, os.Mkdir(first, 0o700), os.Mkdir(second, 0o700))
+	get := func(home string) machinedir.Entry {
+		t.Helper()
+		id := ""
+		if home != "" {
+			var err error
+			id, err = machinedir.HomeOf(home)
+			must(t, err)
+		}
+		l, err := machinedir.Take(dir, "", id)
+		must(t, err)
+		defer l.Close()
+		e, ok, err := l.Get("a")
+		must(t, err)
+		if !ok {
+			must(t, l.Enter("a", "text"))
+		}
+		return e
+	}
+	for _, home := range []string{first, ""} {
+		get(home)
+		beside := filepath.Join(dir, "a.in")
+		is, err := os.Readlink(beside)
+		must(t, err)
+		if !get(second).IsOwn() {
+			t.Error("of another home, but from here")
+		}
+		_, rest, _ := strings.Cut(is, " ")
+		must(t, os.Remove(beside), os.Symlink("another-view "+rest, beside))
+		must(t, os.Rename(first, first+"-"), os.Symlink(first+"-", first))
+		for of, own := range map[string]bool{first: home != "", second: false, "": false} {
+			if e := get(of); e.IsOwn() != own || !e.IsElsewhere() {
+				t.Errorf("entered from %q, looked at from %q: %+v", home, of, e)
+			}
+		}
+		must(t, os.Remove(first), os.Rename(first+"-", first), os.RemoveAll(dir))
+	}
+	if _, err := machinedir.HomeOf(filepath.Join(top, "none")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("none: %v", err)
+	}
+}
+
+// A writer that is killed on its way has entered nothing, or what another one does not take for gone.
+func TestAWriterThatIsKilled(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "dir")
+	l := take(t, dir, "")
+	must(t, l.Enter("a", "/path/that/is/gone"), os.Remove(filepath.Join(dir, "a")), os.Symlink("left", filepath.Join(dir, ".new-a.in")))
+	if e, ok, err := l.Get("a"); ok || err != nil {
+		t.Errorf("before the entry: %+v, %v", e, err)
+	}
+	if all, err := l.All(); len(all) > 0 || err != nil {
+		t.Errorf("before the entry: %+v, %v", all, err)
+	}
+	must(t, os.Symlink("/another/path", filepath.Join(dir, "a")))
+	if e, ok, err := l.Get("a"); !ok || err != nil || !e.IsElsewhere() || e.IsGone(e.Text) {
+		t.Errorf("beside what is another's: %+v, %v, %v", e, ok, err)
+	}
+	must(t, l.Enter("a", "/path/that/is/gone"), l.Leave("a"), os.Remove(dir))
 }
 
 func ownsIt(dir string) bool {

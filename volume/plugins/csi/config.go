@@ -123,7 +123,7 @@ func New(c Config) (*Plugin, error) {
 // Init implements [volume.VolumePlugin].
 func (p *Plugin) Init(host volume.VolumeHost) error {
 	p.disk = disk{csivolume.Disk{Host: host}}
-	p.staged.IsMounted = p.disk.isMounted
+	p.staged.Home, p.staged.IsMounted = p.disk.RootDir(), p.disk.isMounted
 	return p.Kind.Init(host)
 }
 

@@ -24,7 +24,7 @@ func (p *plugin) lockTarget(ctx context.Context, iqn string) (unlock func(), err
 	}
 	sum := sha256.Sum256([]byte(iqn))
 	file := hex.EncodeToString(sum[:])
-	lock, err := machinedir.Take(p.lockDir, file)
+	lock, err := machinedir.Take(p.lockDir, file, "")
 	if err != nil {
 		unlockHere()
 		return nil, volume.NothingDone(fmt.Errorf("target %s cannot be had alone on this machine: %w", iqn, err))

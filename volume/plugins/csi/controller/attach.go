@@ -101,7 +101,7 @@ func (p *Plugin) hold(t *target) (release func(), err error) {
 	if err != nil {
 		return func() {}, inUse(err)
 	}
-	all, err := staged.Table{Dir: p.stagedDir, IsMounted: p.isMounted}.Begin(staged.Name(t.source.Driver, t.source.Handle, t.driver.Socket))
+	all, err := staged.Table{Dir: p.stagedDir, Home: p.disk.RootDir(), IsMounted: p.isMounted}.Begin(staged.Name(t.source.Driver, t.source.Handle, t.driver.Socket))
 	release = func() { all.End(); own.End() }
 	if err != nil {
 		return release, inUse(err)

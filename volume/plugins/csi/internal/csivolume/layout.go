@@ -113,11 +113,13 @@ func (d Disk) StagedTrace(dir string) (place string, err error) {
 // Dir is the plugin's directory.
 func (d Disk) Dir() string { return d.Host.GetPluginDir(PluginName) }
 
-// OpsDir is where operations on volumes below this root directory are noted.
-func (d Disk) OpsDir() string {
-	root := filepath.Dir(filepath.Dir(filepath.Dir(d.Dir()))) // <root>/plugins/kubernetes.io/csi
-	return filepath.Join(root, "podvol", "csi")
+// RootDir is this root directory, which the machine's table of staged volumes tells from others.
+func (d Disk) RootDir() string {
+	return filepath.Dir(filepath.Dir(filepath.Dir(d.Dir()))) // <root>/plugins/kubernetes.io/csi
 }
+
+// OpsDir is where operations on volumes below this root directory are noted.
+func (d Disk) OpsDir() string { return filepath.Join(d.RootDir(), "podvol", "csi") }
 
 // DeviceDir is the directory of a volume that is staged once for the node.
 func (d Disk) DeviceDir(s *Source) string {

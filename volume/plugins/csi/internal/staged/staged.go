@@ -31,6 +31,9 @@ const suffix = ".op"
 // long as an operation goes on. The empty Table knows of none.
 type Table struct {
 	Dir string
+	// Home is the caller's root directory: a place below it in another mount namespace is its
+	// own, and not one of the same path below another root. Empty: no place elsewhere is.
+	Home string
 	// IsMounted reports whether something is mounted at a place; nil: nothing is.
 	IsMounted func(place string) (bool, error)
 }
@@ -54,7 +57,14 @@ func (t Table) Begin(volume string) (*Op, error) {
 	if t.Dir == "" {
 		return nil, nil
 	}
-	lock, err := machinedir.Take(t.Dir, volume+suffix)
+	home := ""
+	if t.Home != "" {
+		var err error
+		if home, err = machinedir.HomeOf(t.Home); err != nil && !errors.Is(err, fs.ErrNotExist) { // nothing is below it
+			return nil, err
+		}
+	}
+	lock, err := machinedir.Take(t.Dir, volume+suffix, home)
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +137,7 @@ func (o *Op) Elsewhere(place string) (string, error) {
 		return "", err
 	}
 	other, now := strings.CutPrefix(is.Text, boot+" ")
-	if !now || other == place {
+	if !now || other == place && is.IsOwn() {
 		return "", nil
 	}
 	if o.counts(is, other) {
@@ -157,13 +167,14 @@ func (t Table) IsClear(place string) bool {
 	return errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0
 }
 
-// Leave forgets that the volume is staged at a place. What was never noted is success.
+// Leave forgets that the volume is staged at a place. What was never noted, or is of another root,
+// is success.
 func (o *Op) Leave(place string) error {
 	if o == nil {
 		return nil
 	}
 	is, ok, err := o.lock.Get(o.volume)
-	if _, there, _ := strings.Cut(is.Text, " "); !ok || there != place {
+	if _, there, _ := strings.Cut(is.Text, " "); !ok || there != place || !is.IsOwn() {
 		return err
 	}
 	return o.lock.Leave(o.volume)

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -225,19 +226,8 @@ func TestWhereAProgramHasDied(t *testing.T) {
 func TestAPlaceInAnotherMountNamespace(t *testing.T) {
 	table, dirs := places(t, 2)
 	table.IsMounted = func(string) (bool, error) { return false, nil }
-	op, err := table.Begin("v")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := op.Enter(dirs[0]); err != nil {
-		t.Fatal(err)
-	}
-	op.Die()
-	view := filepath.Join(table.Dir, "v.in")
-	entry, err := os.Readlink(filepath.Join(table.Dir, "v"))
-	if err := errors.Join(err, os.Remove(view), os.Symlink("1.2.3 "+entry, view)); err != nil {
-		t.Fatal(err)
-	}
+	table.Home = filepath.Dir(dirs[0])
+	enterElsewhere(t, table, dirs[0])
 	for range 2 {
 		if elsewhere, err := enter(table, "v", dirs[1]); elsewhere != dirs[0] || err != nil {
 			t.Errorf("it is at %q, %v", elsewhere, err)
@@ -249,6 +239,53 @@ func TestAPlaceInAnotherMountNamespace(t *testing.T) {
 	}
 	if _, err := os.Lstat(table.Dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the directory is left: %v", err)
+	}
+}
+
+// enterElsewhere is a program in another mount namespace that has died after it has noted a place.
+func enterElsewhere(t *testing.T, table staged.Table, place string) {
+	t.Helper()
+	op, err := table.Begin("v")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := op.Enter(place); err != nil {
+		t.Fatal(err)
+	}
+	op.Die()
+	beside := filepath.Join(table.Dir, "v.in")
+	is, err := os.Readlink(beside)
+	_, rest, _ := strings.Cut(is, " ")
+	if err := errors.Join(err, os.Remove(beside), os.Symlink("another-view "+rest, beside)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Two agents in containers have different roots by the same path.
+func TestTheSamePathInAnotherMountNamespace(t *testing.T) {
+	table, dirs := places(t, 2)
+	other := table
+	table.Home, other.Home = dirs[0], dirs[1]
+	place := filepath.Join(dirs[0], "place")
+	enterElsewhere(t, table, place)
+	for range 2 {
+		if elsewhere, err := enter(other, "v", place); elsewhere != place || err != nil {
+			t.Errorf("it is at %q, %v", elsewhere, err)
+		}
+		if err := leave(other, "v", place); err != nil {
+			t.Error(err)
+		}
+	}
+	// The program of the first root begins again, in a mount namespace of its own.
+	if elsewhere, err := enter(table, "v", place); elsewhere != "" || err != nil {
+		t.Errorf("its own: %q, %v", elsewhere, err)
+	}
+	enterElsewhere(t, table, place)
+	if err := leave(table, "v", place); err != nil {
+		t.Error(err)
+	}
+	if elsewhere, err := enter(other, "v", place); elsewhere != "" || err != nil {
+		t.Errorf("once that has left: %q, %v", elsewhere, err)
 	}
 }
 
