@@ -146,9 +146,10 @@ type Attachment struct {
 }
 
 // SpecAttacher is implemented by plugins that attach volumes to nodes from elsewhere than the
-// node, where the whole spec is needed to detach, too. Absent: see [AttachableVolumePlugin].
-// The calls are idempotent. The caller notes an attachment before AttachSpec, so that it can
-// be detached after a crash.
+// node, where the whole spec is needed to detach, too. The calls are idempotent. The caller notes
+// an attachment before AttachSpec, so that it can be detached after a crash. Absent: an attacher
+// of package attachdetach leaves the volumes alone, and a node that attaches its own ones calls
+// the Attacher and Detacher of [AttachableVolumePlugin].
 type SpecAttacher interface {
 	VolumePlugin
 	// AttachSpec attaches the volume. A volume that needs no attaching has the zero

@@ -1,5 +1,6 @@
 // Package diskmount formats, mounts and grows disks of the node, for the plugins whose volumes
-// are such. A disk is mounted once, at a place of the plugin's, and bound into pods from there.
+// are disks: local and iscsi. A disk is mounted once, at a place of the plugin's, and bound into
+// pods from there.
 package diskmount
 
 import (
