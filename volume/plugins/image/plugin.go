@@ -57,7 +57,7 @@ type Config struct {
 	// credentials; empty: it has none. It is read for each pull.
 	DockerConfig string
 	// ServiceAccounts gives the pull secrets of pods' service accounts; nil: only a pod's own
-	// secrets count. In a cluster admission has added its account's to them.
+	// secrets count. In a cluster, admission adds the account's secrets to the pod.
 	ServiceAccounts ServiceAccountGetter
 	// PlainHTTP are registries, such as "registry.local:5000", that are reached without TLS.
 	// Registries of this machine (localhost, 127.0.0.1) always are.
