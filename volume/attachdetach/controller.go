@@ -64,7 +64,8 @@ type Config struct {
 	// DetachAfter is how long a node must have been not Ready before its volumes are
 	// detached though it may still write to them. Data is lost where it does: one that is
 	// switched off is better tainted ([OutOfServiceTaint]), or its Node deleted.
-	// 0: never. Kubernetes' controller does so after six minutes by default.
+	// 0: never. Kubernetes' controller does so after six minutes by default. It is counted from
+	// when this controller has first seen the node so, and anew after a restart.
 	DetachAfter time.Duration
 	// Workers is how many volumes and nodes are worked on at the same time; 0 means 16.
 	Workers int
@@ -73,8 +74,9 @@ type Config struct {
 // Controller attaches and detaches by VolumeAttachments.
 //
 //   - It works on changes and polls nothing.
-//   - A volume that one node may have (ReadWriteOnce, ReadWriteOncePod) gets its second
-//     VolumeAttachment once the first is gone: that its deletion has begun is not enough.
+//   - A volume that one node may have (ReadWriteOnce, ReadWriteOncePod, also beside
+//     ReadOnlyMany) gets its second VolumeAttachment once the first is gone: that its deletion has
+//     begun is not enough.
 //   - A volume is detached from a node if no pod there wants it, the node's status does not
 //     list it in use, and lists it attached no more. One conditional write of that status
 //     orders both: a node mounts nothing that it does not see listed.
@@ -104,6 +106,7 @@ type Controller struct {
 	queue       *work.Queue[key]
 	telling     telling
 	retelling   retelling
+	silences    silences
 	forced      counts // of Stats
 	ran         atomic.Bool
 }

@@ -138,11 +138,62 @@ func TestALivingNodeIsNotFenced(t *testing.T) {
 		w := newWorld(t, 2, "a")
 		w.addPod("p", "n0", "a")
 		w.settle()
+		w.takeEvents()
 		w.agents["n0"].setOff(true) // it hangs, and answers all the same
 		w.fence("n0")
 		w.deletePod("p")
+		w.addPod("q", "n1", "a")
 		w.settle()
 		w.wantAttachments("a@n0+")
+		w.wantEvent("q: Warning FailedAttachVolume", "the taint node.kubernetes.io/out-of-service, which is not heeded before its Node is not Ready", "wait until it is not Ready")
+	})
+}
+
+// What a node's own clock says of when it ceased to be Ready detaches nothing.
+func TestANodesClockDetachesNothing(t *testing.T) {
+	for name, at := range map[string]func() metav1.Time{
+		"behind": func() metav1.Time { return metav1.NewTime(time.Now().Add(-2 * time.Hour)) },
+		"absent": func() metav1.Time { return metav1.Time{} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 1, "a")
+				w.stop()
+				w.config.DetachAfter = time.Hour
+				w.start()
+				w.addPod("p", "n0", "a")
+				w.settle()
+				w.agents["n0"].setOff(true) // it is slow to unmount
+				w.deletePod("p")
+				w.changeNode("n0", func(n *v1.Node) {
+					n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionFalse, LastTransitionTime: at()}}
+				})
+				w.settle()
+				w.wantAttachments("a@n0+")
+				w.setReady("n0", true)
+				w.agents["n0"].setOff(false)
+				w.settle()
+				w.wantAttachments()
+			})
+		})
+	}
+}
+
+// A PersistentVolume that has ReadOnlyMany beside ReadWriteOnce is mounted for writing: one node
+// has it. ReadOnlyMany alone is for all.
+func TestReadOnlyManyBesideAModeThatWritesIsForOneNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, "a", "b")
+		for disk, modes := range map[string][]v1.PersistentVolumeAccessMode{"a": {v1.ReadWriteOnce, v1.ReadOnlyMany}, "b": {v1.ReadOnlyMany}} {
+			w.change("PersistentVolume", "", disk, func(o metav1.Object) { o.(*v1.PersistentVolume).Spec.AccessModes = modes })
+		}
+		w.backend.shared["b"] = true
+		w.addPod("p", "n0", "a", "b")
+		w.settle()
+		w.addPod("q", "n1", "a", "b")
+		w.settle()
+		w.wantAttachments("a@n0+", "b@n0+", "b@n1+")
+		w.wantEvent("q: Warning FailedAttachVolume", "with ReadOnlyMany alone any number of nodes may have it")
 	})
 }
 

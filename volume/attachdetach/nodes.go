@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -20,22 +21,54 @@ import (
 
 func isManaged(node *v1.Node) bool { return node.Annotations[ManagedAnnotation] == "true" }
 
-// notReadySince returns since when a node is not Ready; ok is false for one that is, and for
-// one that does not say.
-func notReadySince(node *v1.Node) (since time.Time, ok bool) {
-	for i := range node.Status.Conditions {
-		if c := &node.Status.Conditions[i]; c.Type == v1.NodeReady {
-			return c.LastTransitionTime.Time, c.Status != v1.ConditionTrue
-		}
+// isReady reports whether a node is Ready, or does not say.
+func isReady(node *v1.Node) bool {
+	return !slices.ContainsFunc(node.Status.Conditions, func(c v1.NodeCondition) bool {
+		return c.Type == v1.NodeReady && c.Status != v1.ConditionTrue
+	})
+}
+
+// silences has the nodes that are not Ready, each since when this process has known it. The time in
+// their conditions is not heeded: it is by the clock of whoever wrote it. Its zero value has none.
+type silences struct {
+	mu    sync.Mutex
+	since map[types.NodeName]time.Time
+}
+
+// put notes a version of a node; nil: it is gone.
+func (s *silences) put(name types.NodeName, node *v1.Node) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if node == nil || isReady(node) {
+		delete(s.since, name)
+		return
 	}
-	return time.Time{}, false
+	if s.since == nil {
+		s.since = make(map[types.NodeName]time.Time)
+	}
+	if _, known := s.since[name]; !known {
+		s.since[name] = time.Now()
+	}
+}
+
+// last returns how long a node is known to be not Ready.
+func (s *silences) last(name types.NodeName) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if since, known := s.since[name]; known {
+		return time.Since(since)
+	}
+	return 0
 }
 
 // isFenced reports whether an administrator says that a node is switched off. One that is
 // Ready is not.
 func isFenced(node *v1.Node) bool {
-	_, silent := notReadySince(node)
-	return silent && slices.ContainsFunc(node.Spec.Taints, func(t v1.Taint) bool { return t.Key == OutOfServiceTaint })
+	return !isReady(node) && isTainted(node)
+}
+
+func isTainted(node *v1.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t v1.Taint) bool { return t.Key == OutOfServiceTaint })
 }
 
 // isUsed reports whether the node says that it uses a volume.
@@ -52,9 +85,10 @@ func isListed(node *v1.Node, name v1.UniqueVolumeName) bool {
 func (c *Controller) nodeChanged(name types.NamespacedName, prior, now *v1.Node, how latest.Noticed) {
 	node := types.NodeName(name.Name)
 	c.listed.put(node, now)
+	c.silences.put(node, now)
 	switch {
 	case how == latest.Listed:
-	case prior == nil, now == nil, isManaged(prior) != isManaged(now), isFenced(prior) != isFenced(now), hasTurned(prior, now):
+	case prior == nil, now == nil, isManaged(prior) != isManaged(now), isFenced(prior) != isFenced(now), isReady(prior) != isReady(now):
 		c.enqueueVolumes(c.attached.volumesOn(node))
 		c.enqueueVolumes(c.wishes.volumesOn(node))
 		c.enqueuePods(nodeRef(node))
@@ -64,13 +98,6 @@ func (c *Controller) nodeChanged(name types.NamespacedName, prior, now *v1.Node,
 		}
 		c.enqueueVolumes(difference(prior, now))
 	}
-}
-
-// hasTurned reports whether a node became ready, or ceased to be.
-func hasTurned(prior, now *v1.Node) bool {
-	_, was := notReadySince(prior)
-	_, is := notReadySince(now)
-	return was != is
 }
 
 func (c *Controller) enqueuePods(ref volume.ObjectRef) {
@@ -187,11 +214,10 @@ func whyLost(node *v1.Node) string {
 
 // untilLost returns how long it takes until a node that does not answer counts as lost.
 func (c *Controller) untilLost(node *v1.Node) time.Duration {
-	since, silent := notReadySince(node)
-	if !silent || c.detachAfter <= 0 {
+	if isReady(node) || c.detachAfter <= 0 {
 		return c.detachAfter
 	}
-	return max(0, c.detachAfter-time.Since(since))
+	return max(0, c.detachAfter-c.silences.last(types.NodeName(node.Name)))
 }
 
 // room returns how many volumes may be attached at a place; negative: any number.
@@ -206,9 +232,4 @@ func (c *Controller) room(ctx context.Context, at place) (limit int, err error) 
 		}
 	}
 	return -1, nil
-}
-
-func isReady(node *v1.Node) bool {
-	_, silent := notReadySince(node)
-	return !silent
 }

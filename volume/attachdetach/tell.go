@@ -97,8 +97,11 @@ func specName(p *podWishes, name v1.UniqueVolumeName) string {
 
 // tellMultiAttach tells pods who has a volume that may be attached to one node only, and what
 // ends that.
-func (c *Controller) tellMultiAttach(s, other *site) {
+func (c *Controller) tellMultiAttach(s, other *site, alsoReadOnly bool) {
 	details := detailsOf(other.has)
+	if alsoReadOnly {
+		details += " (its PersistentVolume has a mode that writes beside ReadOnlyMany; with ReadOnlyMany alone any number of nodes may have it)"
+	}
 	for _, p := range s.holders {
 		why := whyHeld(other, podsOf(other.holders, p.pod.Namespace))
 		c.tell.wait(p, s, fmt.Sprintf("Multi-Attach error: only one node may have it at a time, and node %s has it; %s", other.node, why), details)
@@ -150,6 +153,8 @@ func whyHeld(other *site, users string) string {
 		return "its Node object is gone, so it is detached"
 	case !isManaged(node):
 		return fmt.Sprintf("that node attaches by itself (it has no annotation %s), so only it can detach it", ManagedAnnotation)
+	case isReady(node) && isTainted(node) && (users != "" || used):
+		return fmt.Sprintf("that node has the taint %s, which is not heeded before its Node is not Ready: it may still write to it. Switch it off, and wait until it is not Ready; or remove the taint", OutOfServiceTaint)
 	case !isReady(node) && (users != "" || used):
 		return fmt.Sprintf("that node does not answer, and may still write to it. Have it come back; or, if it is switched off for sure, taint it %s=nodeshutdown:NoExecute and delete its pods, or delete its Node", OutOfServiceTaint)
 	case users != "":

@@ -29,7 +29,9 @@ package attachdetach_test
 //
 //   - The taint out-of-service on a node that is Ready is not heeded: that node may write.
 //   - Time alone detaches only where Config.DetachAfter says so. It is counted from when the
-//     node ceased to be Ready, and not from when a pod went.
+//     controller has seen that the node ceased to be Ready, and not from when a pod went.
+//   - ReadOnlyMany beside ReadWriteOnce lets no second node have a volume. Upstream leaves it to
+//     the driver, and drivers' external-attachers refuse such a PersistentVolume.
 //   - A VolumeAttachment that is not named as a controller would name it is not detached.
 //     Upstream looks at no names, and at VolumeAttachments only when it starts.
 //   - A plugin's volume gets a VolumeAttachment, too, but for an inline one. Upstream has the

@@ -220,7 +220,7 @@ func (c *Controller) attach(ctx context.Context, s *site, w *wanted, all []*site
 		return nil
 	}
 	if other := blocking(s, w.spec, all); other != nil {
-		c.tellMultiAttach(s, other)
+		c.tellMultiAttach(s, other, slices.Contains(w.spec.PersistentVolume.Spec.AccessModes, v1.ReadOnlyMany))
 		return nil
 	}
 	if older := c.attached.olderOf(pvOfSpec(w.spec), s.node, s.name); older != nil {
@@ -260,10 +260,17 @@ func (c *Controller) keep(s *site) {
 	c.setLeaving(s, false)
 }
 
+// isShared reports whether several nodes may have a volume. ReadOnlyMany beside a mode that writes
+// does not say it: nodes mount such a volume for writing.
+func isShared(spec *volume.Spec) bool {
+	modes := spec.PersistentVolume.Spec.AccessModes
+	writes := func(mode v1.PersistentVolumeAccessMode) bool { return mode != v1.ReadOnlyMany }
+	return slices.Contains(modes, v1.ReadWriteMany) || !slices.ContainsFunc(modes, writes)
+}
+
 // blocking returns the site that has a volume which only one node may have at a time.
 func blocking(s *site, spec *volume.Spec, all []*site) *site {
-	modes := spec.PersistentVolume.Spec.AccessModes
-	if len(modes) == 0 || slices.Contains(modes, v1.ReadWriteMany) || slices.Contains(modes, v1.ReadOnlyMany) {
+	if isShared(spec) {
 		return nil
 	}
 	for _, other := range all {
