@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -75,7 +76,7 @@ type attachedTable struct {
 	// foreign are those that no controller is known to have made, by PersistentVolume.
 	foreign map[string]map[string]*attachment
 	// unanswered are those of which it is not known whether they were made, by volume.
-	unanswered map[v1.UniqueVolumeName]string
+	unanswered map[v1.UniqueVolumeName]unanswered
 	// making is how many attachments are being made, by node and attacher.
 	making map[place]int
 	// waiting are the volumes for which a place had no room.
@@ -91,7 +92,7 @@ type place struct {
 func newAttachedTable() *attachedTable {
 	return &attachedTable{names: make(map[string]*attachment), volumes: make(map[v1.UniqueVolumeName]map[string]*attachment),
 		nodes: make(map[types.NodeName]map[string]*attachment), foreign: make(map[string]map[string]*attachment),
-		unanswered: make(map[v1.UniqueVolumeName]string), making: make(map[place]int), waiting: make(map[place]map[v1.UniqueVolumeName]bool)}
+		unanswered: make(map[v1.UniqueVolumeName]unanswered), making: make(map[place]int), waiting: make(map[place]map[v1.UniqueVolumeName]bool)}
 }
 
 // put notes a version of a VolumeAttachment; nil: it is gone. It returns what was known. It does
@@ -266,19 +267,54 @@ func (t *attachedTable) roomAfter(gone *attachment) []v1.UniqueVolumeName {
 	return t.takeWaiting(place{gone.node(), gone.object.Spec.Attacher})
 }
 
-// setUnanswered notes that it is not known whether a volume's attachment was made; empty: it is.
-func (t *attachedTable) setUnanswered(volume v1.UniqueVolumeName, name string) {
+// unanswered is a VolumeAttachment whose creation may take effect yet.
+type unanswered struct {
+	name string
+	node types.NodeName
+	// until is when the API has given it up for sure.
+	until time.Time
+}
+
+// lateWrite is how long a write may take effect after its answer was lost: an API server gives a
+// request up after a minute.
+const lateWrite = time.Minute
+
+// setUnanswered notes that a volume's attachment may be made late; nil: no more.
+func (t *attachedTable) setUnanswered(volume v1.UniqueVolumeName, u *unanswered) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.unanswered[volume] = name; name == "" {
+	if u == nil {
 		delete(t.unanswered, volume)
+	} else {
+		t.unanswered[volume] = *u
 	}
 }
 
-func (t *attachedTable) unansweredOf(volume v1.UniqueVolumeName) string {
+func (t *attachedTable) unansweredOf(volume v1.UniqueVolumeName) (u unanswered, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.unanswered[volume]
+	u, ok = t.unanswered[volume]
+	return u, ok
+}
+
+// mayBeMade returns where else than is known a volume may be attached soon, and for how long;
+// empty: nowhere.
+func (c *Controller) mayBeMade(ctx context.Context, volume v1.UniqueVolumeName) (node types.NodeName, left time.Duration, err error) {
+	u, ok := c.attached.unansweredOf(volume)
+	if !ok {
+		return "", 0, nil
+	}
+	left = time.Until(u.until) // before the read
+	if _, known := c.attached.last(u.name); !known {
+		if err := c.readLive(ctx, u.name); err != nil {
+			return "", 0, err
+		}
+	}
+	if left <= 0 {
+		c.attached.setUnanswered(volume, nil)
+		return "", 0, nil
+	}
+	return u.node, left, nil
 }
 
 // syncAttachment takes note of a VolumeAttachment.

@@ -1,13 +1,18 @@
 package attachdetach_test
 
 import (
+	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/volume/attachdetach"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/objectstest"
 )
@@ -37,6 +42,50 @@ func TestAnAttachmentThatMayHaveBeenMadeCounts(t *testing.T) {
 		w.start()
 		w.settle()
 		w.wantAttachments("a@n1+")
+	})
+}
+
+// late has the first creation take effect long after its answer was lost.
+type late struct {
+	objects.Client
+	first sync.Once
+}
+
+func (l *late) Create(ctx context.Context, o metav1.Object) (made metav1.Object, err error) {
+	err = objects.ErrUncertain
+	l.first.Do(func() {
+		time.AfterFunc(30*time.Second, func() { _, _ = l.Client.Create(context.WithoutCancel(ctx), o) })
+		made = o
+	})
+	if made != nil {
+		return nil, err
+	}
+	return l.Client.Create(ctx, o)
+}
+
+// A VolumeAttachment may be made a while after it was not there: no other node gets the volume
+// before that is over.
+func TestAnAttachmentThatIsMadeLateCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, "a")
+		w.stop()
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- attachdetach.New(attachdetach.Config{Objects: &late{Client: w.store}}).Run(ctx) }()
+		synctest.Wait()
+		w.addPod("p", "n0", "a")
+		synctest.Wait()
+		w.deletePod("p")
+		w.letGo("p")
+		w.addPod("q", "n1", "a")
+		time.Sleep(20 * time.Second)
+		w.wantAttachments()
+		w.settle()
+		w.wantAttachments("a@n1+")
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	})
 }
 

@@ -99,11 +99,9 @@ func (c *Controller) hold(s *site, p *podWishes) {
 
 // syncVolume attaches a volume where it is wanted, and detaches it where it is not.
 func (c *Controller) syncVolume(ctx context.Context, name v1.UniqueVolumeName) (after time.Duration, err error) {
-	if unanswered := c.attached.unansweredOf(name); unanswered != "" {
-		if err := c.readLive(ctx, unanswered); err != nil {
-			return 0, err
-		}
-		c.attached.setUnanswered(name, "")
+	late, after, err := c.mayBeMade(ctx, name)
+	if err != nil {
+		return 0, err
 	}
 	sites, err := c.sitesOf(ctx, name)
 	if err != nil {
@@ -123,7 +121,8 @@ func (c *Controller) syncVolume(ctx context.Context, name v1.UniqueVolumeName) (
 		}
 	}
 	for _, s := range sites {
-		if w := s.wanted(); w != nil && isManaged(s.object) {
+		w := s.wanted()
+		if w != nil && isManaged(s.object) && (late == "" || late == s.node || isShared(w.spec)) {
 			errs = append(errs, c.attach(ctx, s, w, sites))
 		}
 	}
@@ -299,11 +298,12 @@ func (c *Controller) create(ctx context.Context, s *site, w *wanted) error {
 		}
 		return c.takeAttachment(ctx, c.attachments.Put(made))
 	case errors.Is(err, objects.ErrExists), errors.Is(err, objects.ErrUncertain):
-		if unread := c.readLive(ctx, object.Name); unread != nil {
-			c.attached.setUnanswered(s.name, object.Name)
-			return errors.Join(unread, err)
+		unread := c.readLive(ctx, object.Name)
+		if _, known := c.attached.last(object.Name); known && unread == nil {
+			return unlessExists(err)
 		}
-		return unlessExists(err)
+		c.attached.setUnanswered(s.name, &unanswered{object.Name, s.node, time.Now().Add(lateWrite)})
+		return errors.Join(unread, err)
 	}
 	return err
 }
