@@ -101,7 +101,7 @@ func (s *Store) layer(ctx context.Context, from oci.Fetcher, ref oci.Reference, 
 		return has, err
 	}
 	var made layers.Layer
-	return made, s.make("layers", key, func(dir *os.File) error {
+	err = s.make("layers", key, func(dir *os.File) error {
 		body, err := from.Blob(ctx, ref, l.Descriptor)
 		if err != nil {
 			return err
@@ -109,7 +109,10 @@ func (s *Store) layer(ctx context.Context, from oci.Fetcher, ref oci.Reference, 
 		defer body.Close()
 		made, err = layers.Unpack(ctx, dir, body, l, budget)
 		return err
-	}, func() any { return layerRecord{version, made} })
+	}, func() (any, error) {
+		return layerRecord{version, made}, nil
+	})
+	return made, err
 }
 
 func (s *Store) knownLayer(key string, l oci.Layer) (layers.Layer, bool, error) {
@@ -125,23 +128,48 @@ func (s *Store) knownLayer(key string, l oci.Layer) (layers.Layer, bool, error) 
 }
 
 // make makes a directory of a kind by fill, and its record once all of that is on disk.
-func (s *Store) make(kind, name string, fill func(dir *os.File) error, record func() any) error {
+func (s *Store) make(kind, name string, fill func(dir *os.File) error, record func() (any, error)) error {
 	temp, err := os.MkdirTemp(filepath.Join(s.Dir, "tmp"), kind+"-")
 	if err != nil {
 		return err
 	}
 	err = s.fill(temp, fill)
 	if err == nil {
-		err = s.put(temp, kind, name)
+		err = s.publish(temp, kind, name, record)
 	}
-	if err == nil {
-		err = s.write(kind, name, record())
+	for _, left := range []string{temp, temp + aside} {
+		err = errors.Join(err, removetree.Remove(context.Background(), filepath.Dir(left), filepath.Base(left)))
+	}
+	return err
+}
+
+// aside is what comes after the name of a directory in tmp that was in its place.
+const aside = ".old"
+
+// publish puts a finished directory in its place, unless another process, or a pull from
+// another repository, has made the same, and writes the record. Both is one step to all others:
+// a directory without a record is a leftover then, and not one that is about to have it.
+func (s *Store) publish(temp, kind, name string, record func() (any, error)) error {
+	lock, err := os.Open(filepath.Join(s.Dir, kind))
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := eintr.Do(func() error { return unix.Flock(int(lock.Fd()), unix.LOCK_EX) }); err != nil {
+		return &fs.PathError{Op: "lock", Path: lock.Name(), Err: err}
+	}
+	complete, err := s.read(kind, name, &struct{}{})
+	if err == nil && !complete {
+		err = put(temp, filepath.Join(s.Dir, kind, name))
 	}
 	if err != nil {
-		clean := removetree.Remove(context.Background(), filepath.Dir(temp), filepath.Base(temp))
-		return errors.Join(err, clean)
+		return err
 	}
-	return nil
+	r, err := record()
+	if err != nil {
+		return err
+	}
+	return s.write(kind, name, r)
 }
 
 func (s *Store) fill(temp string, fill func(dir *os.File) error) error {
@@ -159,36 +187,22 @@ func (s *Store) fill(temp string, fill func(dir *os.File) error) error {
 	return nil
 }
 
-// put moves a finished directory to its place. What is there has no record, or another
-// process has made the same.
-func (s *Store) put(temp, kind, name string) error {
-	place := filepath.Join(s.Dir, kind, name)
-	for {
-		err := unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, place, unix.RENAME_NOREPLACE)
-		if !errors.Is(err, fs.ErrExist) {
-			if err != nil {
-				return &os.LinkError{Op: "rename", Old: temp, New: place, Err: err}
-			}
-			return nil
-		}
-		complete, err := s.read(kind, name, &struct{}{})
-		if err != nil {
-			return err
-		}
-		if complete {
-			return removetree.Remove(context.Background(), filepath.Dir(temp), filepath.Base(temp))
-		}
-		old, err := os.MkdirTemp(filepath.Join(s.Dir, "tmp"), "old-")
-		if err != nil {
-			return err
-		}
-		if err := os.Rename(place, filepath.Join(old, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		if err := removetree.Remove(context.Background(), filepath.Dir(old), filepath.Base(old)); err != nil {
-			return err
+// put moves a finished directory to its place, and what is there aside.
+func put(temp, place string) error {
+	err := rename(temp, place)
+	if errors.Is(err, fs.ErrExist) {
+		if err = rename(place, temp+aside); err == nil {
+			err = rename(temp, place)
 		}
 	}
+	return err
+}
+
+func rename(from, to string) error {
+	if err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE); err != nil {
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
+	}
+	return nil
 }
 
 // merge makes the tree of an image whose layers are complete.
@@ -208,9 +222,16 @@ func (s *Store) merge(ctx context.Context, image oci.Image, parts []layers.Part)
 		made.Layers = append(made.Layers, part{Key: keyOf(image.Layers[i]), Name: p.Name})
 		made.Bytes += p.Bytes
 	}
-	return made, s.make("images", oci.Hex(image.Digest), func(dir *os.File) error {
+	err = s.make("images", oci.Hex(image.Digest), func(dir *os.File) error {
 		return layers.Merge(ctx, dir, parts)
-	}, func() any { return made })
+	}, func() (any, error) {
+		has, err := s.read("images", oci.Hex(image.Digest), &known)
+		if has && known.Digest == image.Digest {
+			made = known // with its names and grants
+		}
+		return made, err
+	})
+	return made, err
 }
 
 // sweep removes what crashed processes have left. The caller has the exclusive lock.
