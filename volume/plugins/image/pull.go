@@ -199,6 +199,7 @@ func (p *pull) pullAs(ctx context.Context, u user) (store.Image, error) {
 	digest, err := client.Digest(ctx, p.ref)
 	if err == nil && digest != "" {
 		image, has, err = p.store().Find(p.ref.At(digest))
+		has = has && image.CameFrom(p.ref.Name()) // another registry can say so without having it
 	}
 	if err == nil && !has {
 		var found oci.Image

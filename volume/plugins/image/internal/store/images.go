@@ -60,6 +60,16 @@ func (i Image) Granted(grants []string) bool {
 	return slices.Contains(i.Grants, Everyone) || slices.ContainsFunc(grants, func(g string) bool { return slices.Contains(i.Grants, g) })
 }
 
+// CameFrom reports whether the image was pulled from a repository, by the repository's name.
+func (i Image) CameFrom(repository string) bool {
+	for name := range i.Names {
+		if ref, err := oci.Parse(name); err == nil && ref.Name() == repository {
+			return true
+		}
+	}
+	return false
+}
+
 // images returns all complete ones. A record that cannot be read is of an image that is
 // pulled again.
 func (s *Store) images() ([]Image, error) {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -94,11 +95,14 @@ func (s *Store) layer(ctx context.Context, from oci.Fetcher, ref oci.Reference, 
 	}
 	defer unlock()
 	has, known, err := s.knownLayer(key, l)
+	if err == nil && known {
+		known, err = s.mayTake(has, key, ref.Name())
+	}
 	if err != nil || known {
 		if err == nil {
-			err = budget.Count(has)
+			err = budget.Count(has.Layer)
 		}
-		return has, err
+		return has.Layer, err
 	}
 	var made layers.Layer
 	err = s.make("layers", key, func(dir *os.File) error {
@@ -110,21 +114,34 @@ func (s *Store) layer(ctx context.Context, from oci.Fetcher, ref oci.Reference, 
 		made, err = layers.Unpack(ctx, dir, body, l, budget)
 		return err
 	}, func() (any, error) {
-		return layerRecord{version, made}, nil
+		r, _, err := s.knownLayer(key, l)
+		from := append(r.From, ref.Name())
+		return layerRecord{version, made, from[max(0, len(from)-maxNames):]}, err
 	})
 	return made, err
 }
 
-func (s *Store) knownLayer(key string, l oci.Layer) (layers.Layer, bool, error) {
+// mayTake reports whether a pull may have a layer without reading it again: its repository has
+// sent it before, or everyone may see it. Else who knows the digest of another's layer, and has
+// a registry to name it, would come to its files.
+func (s *Store) mayTake(r layerRecord, key, repository string) (bool, error) {
+	if slices.Contains(r.From, repository) {
+		return true, nil
+	}
+	all, err := s.images()
+	return slices.ContainsFunc(all, func(i Image) bool { return i.Granted(nil) && keysOf(i)[key] }), err
+}
+
+func (s *Store) knownLayer(key string, l oci.Layer) (layerRecord, bool, error) {
 	var r layerRecord
 	has, err := s.read("layers", key, &r)
 	if err != nil || !has || r.Digest != l.Digest {
-		return r.Layer, false, err
+		return layerRecord{}, false, err
 	}
 	if l.DiffID != "" && l.DiffID != r.DiffID {
-		return r.Layer, false, fmt.Errorf("%w: unpacked, it has %s, and the image says %s", oci.ErrDigestMismatch, r.DiffID, l.DiffID)
+		return r, false, fmt.Errorf("%w: unpacked, it has %s, and the image says %s", oci.ErrDigestMismatch, r.DiffID, l.DiffID)
 	}
-	return r.Layer, true, nil
+	return r, true, nil
 }
 
 // make makes a directory of a kind by fill, and its record once all of that is on disk.

@@ -18,6 +18,8 @@ const version = 1
 type layerRecord struct {
 	Version int `json:"version"`
 	layers.Layer
+	// From are the repositories that have sent it.
+	From []string `json:"from"`
 }
 
 func (s *Store) record(kind, name string) string {
