@@ -16,7 +16,19 @@ type Budget struct {
 	// Reserve is the part of the disk, in percent, that has to stay free.
 	Reserve int64
 
-	bytes, entries, looked atomic.Int64
+	bytes, entries, paths, looked atomic.Int64
+}
+
+// maxPathBytes bounds the paths that are kept in memory of one image. A hundred thousand
+// directories with long names have a sixth of it.
+const maxPathBytes = 64 << 20
+
+// keep counts the bytes of paths that are kept in memory.
+func (b *Budget) keep(bytes int64) error {
+	if b.paths.Add(bytes) > maxPathBytes {
+		return fmt.Errorf("%w: the paths of its directories have more than %d bytes", ErrTooLarge, maxPathBytes)
+	}
+	return nil
 }
 
 // lookEvery is how much is written between two looks at the disk's free space.
@@ -58,5 +70,5 @@ func (b *Budget) Count(l Layer) error {
 	if b.bytes.Add(l.Bytes) > b.Bytes || b.entries.Add(l.Entries) > b.Entries {
 		return fmt.Errorf("%w: its files have more than %d bytes, or there are more than %d", ErrTooLarge, b.Bytes, b.Entries)
 	}
-	return nil
+	return b.keep(l.PathBytes)
 }

@@ -35,6 +35,9 @@ type Layer struct {
 	// Bytes and Entries are its size.
 	Bytes   int64 `json:"bytes"`
 	Entries int64 `json:"entries"`
+	// PathBytes is what the paths of its directories and whiteouts have, which are kept in
+	// memory while an image is made.
+	PathBytes int64 `json:"pathBytes"`
 	// Whiteouts are paths that the layer hides of the layers below, Opaque directories of which
 	// it hides all that is in them there.
 	Whiteouts []string `json:"whiteouts,omitempty"`

@@ -172,6 +172,7 @@ func TestHostileLayers(t *testing.T) {
 		"whiteout of the parent": {[]entry{{Name: ".wh..."}}, "hides"},
 		"whiteout of itself":     {[]entry{{Name: "a/.wh.."}}, "hides"},
 		"whiteout outside":       {[]entry{{Name: "../.wh.x"}}, "out of the layer"},
+		"whiteout in no text":    {[]entry{{Name: "\xff/.wh..wh..opq"}}, "hides"},
 		"whiteout of no name":    {[]entry{{Name: ".wh."}}, "hides"},
 		"directory replaced":     {[]entry{dir("d/", 0o755), {Name: "d"}}, "directory of that name"},
 		"too deep":               {[]entry{{Name: deep + "f"}}, "more than"},
@@ -199,7 +200,9 @@ func TestBombs(t *testing.T) {
 		many = append(many, entry{Name: fmt.Sprint("f", i)})
 	}
 	tail := append(ociimage.Tar(entry{Name: "f"}), make([]byte, 4<<20)...) // after the end
-	for name, plain := range map[string][]byte{"bytes": big, "entries": ociimage.Tar(many...), "after the end": tail} {
+	parents := ociimage.Tar(entry{Name: strings.Repeat("d/", 200) + "f"})
+	hides := ociimage.Tar(entry{Name: ".wh.f", Content: strings.Repeat("\x00", 4<<20)})
+	for name, plain := range map[string][]byte{"bytes": big, "entries": ociimage.Tar(many...), "after the end": tail, "parents": parents, "a whiteout": hides} {
 		_, err := unpack(t, ociimage.Gzip(plain), plain, &layers.Budget{Bytes: 1 << 20, Entries: 100})
 		if !errors.Is(err, layers.ErrTooLarge) {
 			t.Errorf("%s: %v", name, err)
@@ -207,6 +210,35 @@ func TestBombs(t *testing.T) {
 	}
 	if _, err := unpack(t, big, big, &layers.Budget{Bytes: 1 << 30, Entries: 100, Reserve: 101}); !errors.Is(err, layers.ErrNoSpace) {
 		t.Errorf("on a disk that must stay free: %v", err)
+	}
+}
+
+// The paths of a small layer can be many: each of its directories has its whole path.
+func TestManyPaths(t *testing.T) {
+	nearlyFull := func() *layers.Budget {
+		budget := enough()
+		if err := budget.Count(layers.Layer{PathBytes: 64<<20 - 1000}); err != nil {
+			t.Fatal(err)
+		}
+		return budget
+	}
+	deep := strings.Repeat("d/", 100)
+	for name, e := range map[string]entry{"directory": dir(strings.Repeat("d", 200)+"/"+strings.Repeat("e", 200), 0o755), "parents": {Name: deep + "f"},
+		"whiteout": {Name: deep + ".wh.f"}, "opaque": {Name: deep + ".wh..wh..opq"}} {
+		plain := ociimage.Tar(e)
+		part, err := unpack(t, plain, plain, nearlyFull())
+		if name == "parents" { // 2 + 4 + …, less a separator each
+			if !errors.Is(err, layers.ErrTooLarge) || !strings.Contains(err.Error(), "paths") {
+				t.Errorf("%s: %v", name, err)
+			}
+			part, err = unpack(t, plain, plain, enough())
+		}
+		if err != nil || part.PathBytes < 200 {
+			t.Errorf("%s: %d bytes, %v", name, part.PathBytes, err)
+		}
+	}
+	if err := nearlyFull().Count(layers.Layer{PathBytes: 1001}); !errors.Is(err, layers.ErrTooLarge) {
+		t.Errorf("a layer that is there: %v", err)
 	}
 }
 

@@ -44,6 +44,8 @@ type tree struct {
 	directories map[string]attributes
 	// implied were made as parents, and have not been given attributes.
 	implied map[string]bool
+	// imply, if not nil, may refuse a directory before it is made as a parent.
+	imply func(p string) error
 }
 
 func newTree(top *os.File) *tree {
@@ -89,8 +91,7 @@ func (t *tree) directory(p string, make bool) (*os.File, error) {
 	for i, name := range names {
 		next, err := openDirAt(d, name, unix.O_PATH)
 		if errors.Is(err, unix.ENOENT) && make {
-			if err = unix.Mkdirat(int(d.Fd()), name, 0o700); err == nil {
-				t.implied[strings.Join(names[:i+1], "/")] = true
+			if err = t.makeImplied(d, name, strings.Join(names[:i+1], "/")); err == nil {
 				next, err = openDirAt(d, name, unix.O_PATH)
 			}
 		}
@@ -108,6 +109,16 @@ func (t *tree) directory(p string, make bool) (*os.File, error) {
 	t.close()
 	t.at, t.atPath = d, p
 	return d, nil
+}
+
+func (t *tree) makeImplied(parent *os.File, name, p string) error {
+	if t.imply != nil {
+		if err := t.imply(p); err != nil {
+			return err
+		}
+	}
+	t.implied[p] = true
+	return unix.Mkdirat(int(parent.Fd()), name, 0o700)
 }
 
 // finish gives directories their attributes, the inner ones first. Those that were removed

@@ -36,6 +36,7 @@ func Unpack(ctx context.Context, dir *os.File, body io.Reader, layer oci.Layer, 
 	in := bufio.NewReaderSize(io.TeeReader(&sized{ctx: ctx, r: body, left: layer.Size, size: layer.Size}, sent), bufferSize)
 	l := Layer{Digest: layer.Digest, File: layer.File != ""}
 	u := &unpacking{tree: newTree(dir), budget: budget, layer: &l, buffer: make([]byte, bufferSize)}
+	u.imply = u.count
 	defer u.close()
 	var err error
 	if l.File {
@@ -177,7 +178,9 @@ func (u *unpacking) tar(from *tar.Reader) error {
 			return err
 		}
 		if hidden, is := strings.CutPrefix(path.Base(p), whiteout); is {
-			err = u.hide(h.Name, path.Dir(p), hidden)
+			if err = u.budget.take(u.top, h.Size, 0); err == nil { // which is passed over, and costs time
+				err = u.hide(h.Name, path.Dir(p), hidden)
+			}
 		} else {
 			err = u.entry(p, h, from)
 		}
@@ -185,6 +188,20 @@ func (u *unpacking) tar(from *tar.Reader) error {
 			return err
 		}
 	}
+}
+
+// count takes one entry whose path is kept.
+func (u *unpacking) count(p string) error {
+	u.layer.Entries++
+	if err := u.budget.take(u.top, 0, 1); err != nil {
+		return err
+	}
+	return u.keep(p)
+}
+
+func (u *unpacking) keep(p string) error {
+	u.layer.PathBytes += int64(len(p))
+	return u.budget.keep(int64(len(p)))
 }
 
 // localPath returns the clean path of an entry, which is below the top or ".".
@@ -214,15 +231,16 @@ const (
 
 func (u *unpacking) hide(name, dir, hidden string) error {
 	switch {
-	case hidden == opaque:
-		u.layer.Opaque = append(u.layer.Opaque, dir)
-	case strings.HasPrefix(hidden, whiteout): // of aufs itself
+	case hidden != opaque && strings.HasPrefix(hidden, whiteout): // of aufs itself
+		return nil
 	case hidden == "" || hidden == "." || hidden == ".." || !utf8.ValidString(dir+hidden):
 		return hostile(name, "it hides what is no name")
+	case hidden == opaque:
+		u.layer.Opaque = append(u.layer.Opaque, dir)
 	default:
 		u.layer.Whiteouts = append(u.layer.Whiteouts, path.Join(dir, hidden))
 	}
-	return nil
+	return u.keep(path.Join(dir, hidden))
 }
 
 func attributesOf(h *tar.Header, kept int64) attributes {
@@ -296,9 +314,14 @@ func (u *unpacking) makeDirectory(p string, h *tar.Header) error {
 			return err
 		}
 	}
+	_, again := u.directories[p]
+	again = again || u.implied[p]
 	delete(u.implied, p)
 	u.directories[p] = attributesOf(h, keptOfDirectories)
-	return nil
+	if again {
+		return nil
+	}
+	return u.keep(p)
 }
 
 func isDirectory(parent *os.File, name string) bool {

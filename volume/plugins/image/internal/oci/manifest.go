@@ -164,7 +164,7 @@ func choose(from []Descriptor, on Platform) (string, error) {
 		}
 	}
 	if best == "" {
-		return "", fmt.Errorf("%w: this node is %s, and there are %.500s", ErrNoPlatform, path.Join(on.OS, on.Architecture, on.Variant), strings.Join(offered, ", "))
+		return "", fmt.Errorf("%w: this node is %s, and there are %.500q", ErrNoPlatform, path.Join(on.OS, on.Architecture, on.Variant), strings.Join(offered, ", "))
 	}
 	return best, nil
 }
@@ -216,6 +216,12 @@ func layers(ctx context.Context, from Fetcher, ref Reference, d document) ([]Lay
 	return all, nil
 }
 
+// maxTitle bounds the bytes of a title, and maxTitleDepth its directories.
+const (
+	maxTitle      = 4095
+	maxTitleDepth = 254
+)
+
 // titleAnnotation is the name of a file that is a layer of its own.
 const titleAnnotation = "org.opencontainers.image.title"
 
@@ -233,6 +239,9 @@ func nameFiles(all []Layer) error {
 		}
 		if l.File = path.Clean(title); !filepath.IsLocal(title) || l.File == "." {
 			return malformed("the title %.200q of a layer leads out of the volume", title)
+		}
+		if len(title) > maxTitle || strings.Count(title, "/") > maxTitleDepth {
+			return malformed("the title %.200q of a layer has more than %d bytes, or %d directories", title, maxTitle, maxTitleDepth)
 		}
 	}
 	return nil

@@ -104,6 +104,8 @@ func TestMalformed(t *testing.T) {
 		"config":   `{"layers":[],` + fmt.Sprintf(config, "x", 1) + `}`,
 		"large":    `{"layers":[],` + fmt.Sprintf(config, digest, 1<<30) + `}`,
 		"title":    `{"layers":[{"digest":"` + digest + `","annotations":{"org.opencontainers.image.title":"../x"}}]}`,
+		"deep":     `{"layers":[{"digest":"` + digest + `","annotations":{"org.opencontainers.image.title":"` + strings.Repeat("d/", 255) + `f"}}]}`,
+		"long":     `{"layers":[{"digest":"` + digest + `","annotations":{"org.opencontainers.image.title":"` + strings.Repeat("f", 4096) + `"}}]}`,
 		"absolute": `{"layers":[{"digest":"` + digest + `","annotations":{"org.opencontainers.image.title":"/x"}}]}`,
 	}
 	resolve := layout(t, func(r *ociimage.Registry) {
