@@ -24,9 +24,12 @@ func (c Credentials) basic() string {
 	return "Basic " + base64.StdEncoding.EncodeToString([]byte(c.Username+":"+c.Password))
 }
 
-// mask takes the secrets out of what a stranger says.
-func (c Credentials) mask(text string) string {
-	for _, secret := range []string{c.IdentityToken, c.Password, strings.TrimPrefix(c.basic(), "Basic ")} {
+// mask takes the secrets out of what a stranger says: also the token that he gave.
+func (c *Client) mask(text string, ref oci.Reference) string {
+	c.mu.Lock()
+	token := strings.TrimPrefix(c.token[ref.Name()], "Bearer ")
+	c.mu.Unlock()
+	for _, secret := range []string{c.credentials.IdentityToken, c.credentials.Password, strings.TrimPrefix(c.credentials.basic(), "Basic "), token} {
 		if secret != "" {
 			text = strings.ReplaceAll(text, secret, "***")
 		}
@@ -83,13 +86,13 @@ func (c *Client) bearer(ctx context.Context, ref oci.Reference, challenge map[st
 	if err != nil {
 		return "", err
 	}
-	r, err := c.http.Do(q)
+	r, err := c.answer(q)
 	if err != nil {
-		return "", fmt.Errorf("token service of the registry: %w", withoutQuery(err))
+		return "", fmt.Errorf("token service of the registry: %w", err)
 	}
 	defer r.Body.Close()
 	if r.StatusCode == http.StatusUnauthorized || r.StatusCode == http.StatusForbidden {
-		return "", fmt.Errorf("%w to %s (the token service %s answers %s)", ErrUnauthorized, ref.Name(), realm.Host, r.Status)
+		return "", fmt.Errorf("%w to %s (the token service %s answers %d)", ErrUnauthorized, ref.Name(), realm.Host, r.StatusCode)
 	}
 	var answer struct {
 		Token       string `json:"token"`
@@ -97,7 +100,7 @@ func (c *Client) bearer(ctx context.Context, ref oci.Reference, challenge map[st
 	}
 	// what it says is not shown: it could be a token
 	if r.StatusCode != http.StatusOK || json.NewDecoder(io.LimitReader(r.Body, 1<<20)).Decode(&answer) != nil || answer.Token+answer.AccessToken == "" {
-		return "", fmt.Errorf("the token service %s answers %s, and gives no token", realm.Host, r.Status)
+		return "", fmt.Errorf("the token service %s answers %d, and gives no token", realm.Host, r.StatusCode)
 	}
 	if answer.Token == "" {
 		answer.Token = answer.AccessToken

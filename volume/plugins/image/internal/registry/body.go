@@ -92,7 +92,7 @@ func (r *resumed) again() (err error) {
 
 func (r *resumed) Close() error { return r.body.Close() }
 
-// words returns what a registry says about its refusal, for people; empty, or ": …".
+// words returns what a registry says about its refusal, as it says it; empty, or ": …".
 func words(r *http.Response) string {
 	body, err := io.ReadAll(io.LimitReader(r.Body, 8<<10))
 	var said struct {
@@ -105,7 +105,7 @@ func words(r *http.Response) string {
 	if text == "" {
 		text = said.Errors[0].Code
 	}
-	return ": " + printable(text)
+	return ": " + text
 }
 
 const maxWords = 200

@@ -73,15 +73,20 @@ func New(config Config, credentials Credentials) *Client {
 
 const maxRedirects = 5
 
-// checkRedirect keeps what was asked for by TLS from being answered without. For another
-// host net/http leaves the credentials out.
+// checkRedirect keeps what was asked for by TLS from being answered without, and credentials
+// from another host or port, also a subdomain, to which net/http would send them.
 func checkRedirect(to *http.Request, via []*http.Request) error {
 	switch {
 	case len(via) > maxRedirects:
 		return errors.New("the registry redirects without end")
 	case via[0].URL.Scheme == "https" && to.URL.Scheme != "https":
 		return fmt.Errorf("the registry redirects to %s, without TLS", to.URL.Host)
+	case to.URL.Host == via[0].URL.Host:
+		return nil
+	case to.Method == http.MethodPost:
+		return fmt.Errorf("the token service redirects with the credentials to %s", to.URL.Host)
 	}
+	to.Header.Del("Authorization")
 	return nil
 }
 
@@ -156,18 +161,27 @@ func (c *Client) Blob(ctx context.Context, ref oci.Reference, blob oci.Descripto
 
 // get returns the body of an answer.
 func (c *Client) get(ctx context.Context, ref oci.Reference, url string, offset int64) (io.ReadCloser, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
 	r, err := c.do(ctx, http.MethodGet, ref, url, offset)
 	if err != nil {
-		cancel(nil)
 		return nil, err
 	}
 	if offset > 0 && r.StatusCode != http.StatusPartialContent {
 		r.Body.Close()
-		cancel(nil)
 		return nil, fmt.Errorf("the registry cannot go on at byte %d", offset)
 	}
-	return newWatched(ctx, r.Body, c.config.Stall, cancel), nil
+	return r.Body, nil
+}
+
+// answer sends a request. The body of the answer must go on, also that of a refusal.
+func (c *Client) answer(q *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancelCause(q.Context())
+	r, err := c.http.Do(q.WithContext(ctx))
+	if err != nil {
+		cancel(nil)
+		return nil, withoutQuery(err)
+	}
+	r.Body = newWatched(ctx, r.Body, c.config.Stall, cancel)
+	return r, nil
 }
 
 // do sends a request, and once more with the authorization that the registry asks for.
@@ -207,8 +221,7 @@ func (c *Client) send(ctx context.Context, method, url, authorization string, of
 	if offset > 0 {
 		q.Header.Set("Range", fmt.Sprintf("bytes=%d-", offset))
 	}
-	r, err := c.http.Do(q)
-	return r, withoutQuery(err)
+	return c.answer(q)
 }
 
 // withoutQuery takes the query from the URL of an error: storage behind a registry is
@@ -229,15 +242,15 @@ func (c *Client) checked(r *http.Response, err error, ref oci.Reference) (*http.
 	if r.StatusCode == http.StatusOK || r.StatusCode == http.StatusPartialContent {
 		return r, nil
 	}
-	said := c.credentials.mask(words(r))
+	said := printable(c.mask(r.Status+words(r), ref))
 	discard(r)
 	switch r.StatusCode {
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return nil, fmt.Errorf("%w to %s (%s%s)", ErrUnauthorized, ref.Name(), r.Status, said)
+		return nil, fmt.Errorf("%w to %s (%s)", ErrUnauthorized, ref.Name(), said)
 	case http.StatusNotFound:
-		return nil, fmt.Errorf("%s: %w (the registry says %s%s)", ref, volume.ErrNotFound, r.Status, said)
+		return nil, fmt.Errorf("%s: %w (the registry says %s)", ref, volume.ErrNotFound, said)
 	}
-	return nil, fmt.Errorf("the registry answers %s%s", r.Status, said)
+	return nil, fmt.Errorf("the registry answers %s", said)
 }
 
 func discard(r *http.Response) {
