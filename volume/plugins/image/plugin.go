@@ -73,7 +73,8 @@ type Config struct {
 	// ReservePercent is the part of the disk that has to stay free (5; less than
 	// 0: none).
 	ReservePercent int
-	// UnusedBytes is how much is kept of layers that no pod's image has (4 GiB; less than
+	// UnusedBytes is how much is kept of layers that no pod's image has, and of the
+	// directories of images that no pod has, each of which counts as 4 KiB (4 GiB; less than
 	// 0: nothing), and UnusedFor for how long an image stays at least after its last use
 	// (2 minutes; less than 0: no time). Images are removed when a volume is torn down.
 	UnusedBytes int64

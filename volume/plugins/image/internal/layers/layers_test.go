@@ -58,7 +58,7 @@ func merge(t testing.TB, parts ...layers.Part) string {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	if err := layers.Merge(t.Context(), dir, parts); err != nil {
+	if _, err := layers.Merge(t.Context(), dir, parts, enough()); err != nil {
 		t.Fatal(err)
 	}
 	return path

@@ -25,16 +25,21 @@ type Part struct {
 }
 
 // Merge makes the tree of an image in an empty directory on the same file system, from its
-// layers, the lowest first. Files are hard links. The directory is not synced.
-func Merge(ctx context.Context, dir *os.File, parts []Part) error {
+// layers, the lowest first. Files are hard links, so that of the budget the directories count.
+// It returns how many it has made. The directory is not synced.
+func Merge(ctx context.Context, dir *os.File, parts []Part, budget *Budget) (directories int64, err error) {
 	m := &merging{tree: newTree(dir)}
+	m.imply = func(string) error {
+		directories++
+		return budget.take(dir, 0, 1)
+	}
 	defer m.close()
 	for _, p := range parts {
 		if err := m.part(ctx, p); err != nil {
-			return err
+			return directories, err
 		}
 	}
-	return m.finish()
+	return directories, m.finish()
 }
 
 type merging struct {

@@ -99,8 +99,8 @@ func (s *Store) inUse() (map[string]bool, error) {
 		return nil, err
 	}
 	for _, m := range mounts {
-		if i := strings.LastIndex(m, "/images/"); i >= 0 {
-			name, _, _ := strings.Cut(m[i+len("/images/"):], "/")
+		for _, below := range strings.Split(m, "/images/")[1:] { // a subPath of it may have another one
+			name, _, _ := strings.Cut(below, "/")
 			used["sha256:"+name] = true
 		}
 	}
@@ -158,7 +158,11 @@ func (s *Store) remove(ctx context.Context, kind, name string) error {
 	return removetree.Remove(ctx, filepath.Join(s.Dir, kind), name)
 }
 
-// shrink removes unused images until the unused layers fit into the budget.
+// directoryBytes is what a directory takes on disk, about.
+const directoryBytes = 4096
+
+// shrink removes unused images until the unused layers, and the trees of unused images, fit into
+// the budget.
 func (s *Store) shrink(ctx context.Context, all []Image, sizes map[string]layers.Layer, used map[string]bool) error {
 	holders := make(map[string]int, len(sizes)) // images by layer
 	needed := make(map[string]bool)
@@ -168,18 +172,19 @@ func (s *Store) shrink(ctx context.Context, all []Image, sizes map[string]layers
 			needed[key] = needed[key] || used[i.Digest]
 		}
 	}
-	unused := int64(0)
+	unused := unusedTrees(all, used)
 	for key, l := range sizes {
 		if !needed[key] {
 			unused += l.Bytes
 		}
 	}
+	fits := func() bool { return unused <= s.Limits.UnusedBytes && s.Limits.UnusedBytes > 0 }
 	drop := func(key string) error {
 		unused -= sizes[key].Bytes
 		return s.remove(ctx, "layers", key)
 	}
 	for key := range sizes { // of pulls that came to no end
-		if holders[key] == 0 && unused > s.Limits.UnusedBytes && s.isOld(key) {
+		if holders[key] == 0 && !fits() && s.isOld(key) {
 			if err := drop(key); err != nil {
 				return err
 			}
@@ -189,15 +194,16 @@ func (s *Store) shrink(ctx context.Context, all []Image, sizes map[string]layers
 		return cmp.Or(a.LastUsed.Compare(b.LastUsed), strings.Compare(a.Digest, b.Digest))
 	})
 	for _, i := range all {
-		if unused <= s.Limits.UnusedBytes {
+		if fits() {
 			return nil
 		}
-		if used[i.Digest] || time.Since(i.LastUsed) < s.Limits.UnusedFor {
+		if used[i.Digest] || s.isRecent(i.LastUsed) {
 			continue
 		}
 		if err := s.remove(ctx, "images", oci.Hex(i.Digest)); err != nil {
 			return err
 		}
+		unused -= i.Directories * directoryBytes
 		for key := range keysOf(i) {
 			if holders[key]--; holders[key] == 0 {
 				if err := drop(key); err != nil {
@@ -207,6 +213,15 @@ func (s *Store) shrink(ctx context.Context, all []Image, sizes map[string]layers
 		}
 	}
 	return nil
+}
+
+func unusedTrees(all []Image, used map[string]bool) (bytes int64) {
+	for _, i := range all {
+		if !used[i.Digest] {
+			bytes += i.Directories * directoryBytes
+		}
+	}
+	return bytes
 }
 
 func keysOf(i Image) map[string]bool {
@@ -219,5 +234,12 @@ func keysOf(i Image) map[string]bool {
 
 func (s *Store) isOld(key string) bool {
 	info, err := os.Stat(s.record("layers", key))
-	return err == nil && time.Since(info.ModTime()) >= s.Limits.UnusedFor
+	return err == nil && !s.isRecent(info.ModTime())
+}
+
+// isRecent reports whether something was used too short a time ago to be removed. A time that
+// is yet to come is of a clock that was wrong: it does not keep it until then.
+func (s *Store) isRecent(used time.Time) bool {
+	age := time.Since(used)
+	return age >= 0 && age < s.Limits.UnusedFor
 }

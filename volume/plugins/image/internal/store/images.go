@@ -24,6 +24,8 @@ type Image struct {
 	LastUsed time.Time `json:"lastUsed"`
 	// Bytes is the size of all layers.
 	Bytes int64 `json:"bytes"`
+	// Directories are how many its tree has, which it shares with no other.
+	Directories int64 `json:"directories"`
 }
 
 // Everyone is the grant of an image that needs no secret, or that the node itself has.

@@ -239,8 +239,10 @@ func (s *Store) merge(ctx context.Context, image oci.Image, parts []layers.Part)
 		made.Layers = append(made.Layers, part{Key: keyOf(image.Layers[i]), Name: p.Name})
 		made.Bytes += p.Bytes
 	}
-	err = s.make("images", oci.Hex(image.Digest), func(dir *os.File) error {
-		return layers.Merge(ctx, dir, parts)
+	err = s.make("images", oci.Hex(image.Digest), func(dir *os.File) (err error) {
+		budget := &layers.Budget{Bytes: s.Limits.Bytes, Entries: s.Limits.Entries, Reserve: s.Limits.Reserve}
+		made.Directories, err = layers.Merge(ctx, dir, parts, budget)
+		return err
 	}, func() (any, error) {
 		has, err := s.read("images", oci.Hex(image.Digest), &known)
 		if has && known.Digest == image.Digest {

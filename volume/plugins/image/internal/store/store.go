@@ -44,7 +44,8 @@ type Limits struct {
 	Layers         int
 	// Reserve is the part of the disk in percent that stays free.
 	Reserve int64
-	// UnusedBytes is how much may be kept of layers that no used image has.
+	// UnusedBytes is how much may be kept of layers that no used image has, and of the trees
+	// of unused images.
 	UnusedBytes int64
 	// UnusedFor is for how long an image stays at least after its last use.
 	UnusedFor time.Duration
