@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,7 +20,9 @@ import (
 // attach/detach controller, as kubelets once did (enableControllerAttachDetach: false): it makes
 // the VolumeAttachments that a driver's external-attacher works on, and deletes them. Package
 // selfattach calls it. The agent's Node must not have [ManagedAnnotation], and its identity needs
-// the right to get, watch, create and delete VolumeAttachments, which that of a kubelet lacks.
+// the right to get, list, watch, create and delete VolumeAttachments, which that of a kubelet lacks.
+// It attaches no volume for one node that another's VolumeAttachment has. Two agents that look at
+// the same moment both find none: the driver must refuse the second then.
 //
 // Its methods are idempotent, and may be called concurrently.
 type ByObject struct {
@@ -39,6 +42,9 @@ var _ volume.SpecAttacher = ByObject{}
 func (b ByObject) AttachSpec(ctx context.Context, spec *volume.Spec, node types.NodeName) (volume.Attachment, error) {
 	ref, object, err := attachmentOf(spec, node)
 	if err != nil {
+		return volume.Attachment{}, volume.NothingDone(err)
+	}
+	if err := b.checkAlone(ctx, spec, object); err != nil {
 		return volume.Attachment{}, volume.NothingDone(err)
 	}
 	if _, err := b.Objects.Create(ctx, object); err != nil && !errors.Is(err, objects.ErrExists) {
@@ -63,6 +69,26 @@ func (b ByObject) AttachSpec(ctx context.Context, spec *volume.Spec, node types.
 		return false, nil
 	})
 	return result, err
+}
+
+// checkAlone refuses a volume for one node while another has it.
+func (b ByObject) checkAlone(ctx context.Context, spec *volume.Spec, wanted *storagev1.VolumeAttachment) error {
+	if isShared(spec) {
+		return nil
+	}
+	all, err := objects.List[*storagev1.VolumeAttachment](ctx, objects.Live(b.Objects), pvapi.KindAttachment, "")
+	if err != nil {
+		return err
+	}
+	name := v1.UniqueVolumeName(wanted.Annotations[VolumeAnnotation])
+	for _, other := range all {
+		isSame := other.Name == attachmentName(name, types.NodeName(other.Spec.NodeName)) ||
+			other.Spec.Attacher == wanted.Spec.Attacher && pvOf(other) != "" && pvOf(other) == pvOf(wanted)
+		if isSame && other.Spec.NodeName != wanted.Spec.NodeName {
+			return fmt.Errorf("only one node may have it at a time, and VolumeAttachment %s gives it to node %s; it is attached here once that is gone", other.Name, other.Spec.NodeName)
+		}
+	}
+	return nil
 }
 
 // DetachSpec implements [volume.SpecAttacher]: it returns once the VolumeAttachment is gone.

@@ -116,6 +116,41 @@ func TestAttachByObject(t *testing.T) {
 	})
 }
 
+// A volume that another node has is refused until that node's VolumeAttachment is gone, unless
+// several nodes may have it.
+func TestAttachByObjectLetsOneNodeHaveIt(t *testing.T) {
+	e := &external{}
+	byObject(t, e, func(by attachdetach.ByObject, spec *volume.Spec) {
+		spec.PersistentVolume.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}
+		if _, err := by.AttachSpec(e.t.Context(), spec, "n0"); err != nil {
+			e.t.Fatal(err)
+		}
+		renamed := volume.NewSpecFromPersistentVolume(spec.PersistentVolume.DeepCopy(), false)
+		renamed.PersistentVolume.Name = "again"
+		for _, same := range []*volume.Spec{spec, renamed} {
+			if _, err := by.AttachSpec(e.t.Context(), same, "n1"); err == nil || !strings.Contains(err.Error(), "gives it to node n0") || volume.IsUncertain(err) {
+				e.t.Errorf("%v", err)
+			}
+		}
+		if e.attachments() != 1 {
+			e.t.Errorf("%d attachments", e.attachments())
+		}
+		renamed.PersistentVolume.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteMany}
+		if _, err := by.AttachSpec(e.t.Context(), renamed, "n1"); err != nil {
+			e.t.Error(err)
+		}
+		if err := by.DetachSpec(e.t.Context(), spec, "n1"); err != nil {
+			e.t.Error(err)
+		}
+		if err := by.DetachSpec(e.t.Context(), spec, "n0"); err != nil {
+			e.t.Error(err)
+		}
+		if _, err := by.AttachSpec(e.t.Context(), spec, "n1"); err != nil {
+			e.t.Error(err)
+		}
+	})
+}
+
 // The external-attacher's error is told, and one that does not answer is not waited for for ever.
 // Neither says that nothing is attached.
 func TestAttachByObjectFails(t *testing.T) {

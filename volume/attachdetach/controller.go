@@ -88,7 +88,7 @@ type Config struct {
 //     do inline volumes of plugins, which the API takes in no VolumeAttachment: they are listed
 //     for each node that wants them.
 //   - Nodes without [ManagedAnnotation] are left alone. So are VolumeAttachments that no
-//     attach/detach controller has made, by their names.
+//     attach/detach controller has made, by their names and [VolumeAnnotation].
 //   - As many volumes of a CSI driver are attached to a node as its CSINode allows.
 type Controller struct {
 	objects     objects.Client
