@@ -3,9 +3,12 @@ package attachdetach
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -53,6 +56,14 @@ func (a *attachment) detachError() *storagev1.VolumeError {
 // isUnnamed reports whether the unique name of the volume is not known.
 func (a *attachment) isUnnamed() bool {
 	return a.volume == unnamed(a.object)
+}
+
+// isLeft reports whether an attachment is of a volume that nothing tells, and has the name that an
+// attach/detach controller gives. It does not outlive its node, which alone may use it.
+func (a *attachment) isLeft() bool {
+	prefix, sum, _ := strings.Cut(a.object.Name, "-")
+	_, err := hex.DecodeString(sum)
+	return a.isUnnamed() && (prefix == "csi" || prefix == "podvol") && len(sum) == 2*sha256.Size && err == nil
 }
 
 // unnamed stands for the unique name of a volume of which nothing else is known.

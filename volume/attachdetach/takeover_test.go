@@ -98,6 +98,29 @@ func TestWhatAnAgentAttachedDoesNotOutliveItsNode(t *testing.T) {
 	})
 }
 
+// Nor does what another controller has left, of which nothing tells the volume any more.
+func TestWhatIsLeftOfAnUnknownVolumeDoesNotOutliveItsNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, "a")
+		w.addPod("p", "n0", "a")
+		w.create(foreignAttachment("by-hand", "nothing")) // to a node that never was
+		w.settle()
+		w.stop()
+		w.powerOff("n0")
+		w.disown()
+		w.deletePV("a")
+		w.list("n0", nil, nil)
+		w.start()
+		w.settle()
+		w.wantAttachments("a@n0+", "nothing@elsewhere+")
+		if err := w.store.Delete(t.Context(), nodeRef("n0"), noPreconditions); err != nil {
+			t.Fatal(err)
+		}
+		w.settle()
+		w.wantAttachments("nothing@elsewhere+")
+	})
+}
+
 // A VolumeAttachment of a PersistentVolume that had the same name is not the new one's: the new
 // volume waits, its node is not told of it, and the pod is told what to do.
 func TestAnAttachmentOfTheOldPersistentVolumeIsNotTheNewOnes(t *testing.T) {

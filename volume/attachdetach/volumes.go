@@ -133,7 +133,7 @@ func (c *Controller) syncVolume(ctx context.Context, name v1.UniqueVolumeName) (
 // volume from the node's list, and then deletes the attachment.
 func (c *Controller) detach(ctx context.Context, s *site) error {
 	switch {
-	case s.has.object.DeletionTimestamp != nil || s.has.foreign:
+	case s.has.object.DeletionTimestamp != nil || s.has.foreign && (s.object != nil || !s.has.isLeft()):
 		return nil // its attacher has it, or whoever made it
 	case s.has.deleted:
 		return c.delete(ctx, s)
