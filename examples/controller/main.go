@@ -14,7 +14,10 @@
 // In its mode "attach-detach" it attaches volumes to the nodes of their pods, and detaches
 // them (testdata/attach-detach.yaml): by VolumeAttachments those of CSI drivers, whose
 // external-attachers do the work, and itself those of iSCSI. kube-controller-manager must be
-// started with --controllers=*,-persistentvolume-attach-detach-controller.
+// started with --controllers=*,-persistentvolume-attach-detach-controller. Either takes over what
+// the other has attached, once the other has ended, while pods run. But Kubernetes' controller
+// makes no VolumeAttachments of iSCSI: podvol's, and their PersistentVolumes, stay until this
+// mode runs again after their pods, or the finalizer podvol.io/attached is removed from both.
 //
 // In its mode "local-discovery" it runs on every node (testdata/local-discovery.yaml), and
 // offers the disks below /mnt/disks as local PersistentVolumes, beside either of them. It

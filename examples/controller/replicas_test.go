@@ -17,6 +17,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -40,16 +41,16 @@ const sidecarsVar = "PODVOL_CSI_SIDECARS"
 // the log of xfs is large: few have it, and grow.
 var sets = []set{{name: "kept", fsType: "ext4", replicas: 90, size: "64Mi"}, {name: "grown", fsType: "xfs", replicas: 10, size: "320Mi", larger: "640Mi"}}
 
+// replicas are the pods of all sets.
+var replicas = labels.SelectorFromSet(labels.Set{"app": "replicas"})
+
 type set struct {
 	name, fsType string
 	replicas     int
 	size, larger string
 }
 
-const (
-	inAll   = 100
-	patient = 6 * time.Minute // for a hundred volumes, on a machine with more to do
-)
+const patient = 6 * time.Minute // for a hundred volumes, on a machine with more to do
 
 // A hundred replicas move from one node to another with their disks, grow, and go, in a cluster
 // with Kubernetes' controllers, whose attach/detach controller is podvol's, and with the
@@ -70,9 +71,11 @@ func TestReplicasMoveToAnotherNode(t *testing.T) {
 		config := apiserver.Config{Controllers: true, ManagerFlags: []string{"--controllers=*,-persistentvolume-attach-detach-controller"},
 			Flags: []string{"--audit-policy-file=" + filepath.Join(dir, "policy"), "--audit-log-path=" + filepath.Join(dir, "audit.log")}}
 		apiserver.Run(t, config, func(t *testing.T, s *apiserver.Server) {
-			m := &moving{t: t, server: s, admin: clientsetOf(t, s.Admin(t)), dir: dir, nodes: make(map[string]*agent)}
-			m.follow()
+			m := newMoving(t, s, dir, sets)
 			m.begin(sidecars)
+			m.start = attaching(t, s, m.admin)
+			m.attaching = m.start()
+			m.fill()
 			m.move()
 			m.grow()
 			m.end()
@@ -86,8 +89,11 @@ type moving struct {
 	server *apiserver.Server
 	admin  kubernetes.Interface
 	dir    string
+	sets   []set
 	driver *csitest.Driver
 	nodes  map[string]*agent
+	// program is that of the nodes, sockets has the driver's for each.
+	program, sockets string
 
 	pods        corelisters.PodNamespaceLister
 	claims      corelisters.PersistentVolumeClaimNamespaceLister
@@ -95,6 +101,21 @@ type moving struct {
 	attachments storagelisters.VolumeAttachmentLister
 	start       func() *process // of what attaches
 	attaching   *process
+}
+
+func newMoving(t *testing.T, s *apiserver.Server, dir string, sets []set) *moving {
+	t.Helper()
+	m := &moving{t: t, server: s, admin: clientsetOf(t, s.Admin(t)), dir: dir, sets: sets, nodes: make(map[string]*agent)}
+	m.follow()
+	return m
+}
+
+// inAll is how many replicas there are.
+func (m *moving) inAll() (n int) {
+	for _, s := range m.sets {
+		n += s.replicas
+	}
+	return n
 }
 
 // agent is a node: examples/virtualkubelet, whose containers are processes.
@@ -125,14 +146,14 @@ func (m *moving) follow() {
 	factory.WaitForCacheSync(m.t.Context().Done())
 }
 
-// begin has all replicas run on the first node.
+// begin starts the driver with its sidecars, and a first node.
 func (m *moving) begin(sidecars string) {
 	m.t.Helper()
 	ctx, create := m.t.Context(), metav1.CreateOptions{}
 	_, err := m.admin.CoreV1().Namespaces().Create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ops"}}, create)
 	_, driverErr := m.admin.StorageV1().CSIDrivers().Create(ctx, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: csitest.DefaultName}, Spec: storagev1.CSIDriverSpec{AttachRequired: new(true)}}, create)
 	m.must(err, driverErr)
-	sockets := csitest.SocketDir(m.t)
+	m.sockets = csitest.SocketDir(m.t)
 	m.driver = csitest.New(csitest.Config{Dir: filepath.Join(m.dir, "disks"), NodeID: "id-of-one", Disk: csitest.Loop,
 		Capabilities: csitest.Capabilities{Controller: true, Attach: true, Stage: true, Expand: true}})
 	m.t.Cleanup(func() {
@@ -140,26 +161,29 @@ func (m *moving) begin(sidecars string) {
 			m.t.Error(err)
 		}
 	})
-	m.must(m.driver.Start(filepath.Join(sockets, "one")), m.driver.StartNode("id-of-two", filepath.Join(sockets, "two")))
+	m.must(m.driver.Start(filepath.Join(m.sockets, "one")), m.driver.StartNode("id-of-two", filepath.Join(m.sockets, "two")))
 	for _, name := range []string{"csi-provisioner", "csi-attacher", "csi-resizer"} {
 		m.run(name, filepath.Join(sidecars, name), m.dir, []string{name, "system:masters"},
-			"--csi-address="+filepath.Join(sockets, "one"), "--kube-api-qps=200", "--kube-api-burst=400", "--timeout=1m")
+			"--csi-address="+filepath.Join(m.sockets, "one"), "--kube-api-qps=200", "--kube-api-burst=400", "--timeout=1m")
 	}
-	m.start = attaching(m.t, m.server, m.admin)
-	m.attaching = m.start()
-	program := filepath.Join(m.dir, "virtualkubelet")
-	if said, err := exec.CommandContext(ctx, "go", "build", "-o", program, "../virtualkubelet").CombinedOutput(); err != nil {
+	m.program = filepath.Join(m.dir, "virtualkubelet")
+	if said, err := exec.CommandContext(ctx, "go", "build", "-o", m.program, "../virtualkubelet").CombinedOutput(); err != nil {
 		m.t.Fatalf("build the node: %v\n%s", err, said)
 	}
-	m.startNode(program, "one", sockets)
+	m.startNode("one")
+}
+
+// fill has all replicas run on the first node, and starts a second one.
+func (m *moving) fill() {
+	m.t.Helper()
 	began := time.Now()
-	for _, set := range sets {
+	for _, set := range m.sets {
 		m.create(set)
 	}
-	within(m.t, patient, "all replicas run on the first node", func() bool { return m.readyOn("one") == inAll })
-	m.t.Logf("%d disks were made, attached and formatted, and their pods started, after %s", inAll, since(began))
+	within(m.t, patient, "all replicas run on the first node", func() bool { return m.readyOn("one") == m.inAll() })
+	m.t.Logf("%d disks were made, attached and formatted, and their pods started, after %s", m.inAll(), since(began))
 	m.look("one")
-	m.startNode(program, "two", sockets)
+	m.startNode("two")
 }
 
 // run starts a program, and shows what it has said if the test fails.
@@ -179,13 +203,13 @@ func (m *moving) run(name, path, dir string, user []string, args ...string) *kub
 }
 
 // startNode starts a node, and registers the driver there.
-func (m *moving) startNode(program, name, sockets string) {
+func (m *moving) startNode(name string) {
 	m.t.Helper()
-	a := &agent{dir: csitest.SocketDir(m.t), registrar: &csitest.Registrar{Name: csitest.DefaultName, Endpoint: filepath.Join(sockets, name)}}
+	a := &agent{dir: csitest.SocketDir(m.t), registrar: &csitest.Registrar{Name: csitest.DefaultName, Endpoint: filepath.Join(m.sockets, name)}}
 	registry := filepath.Join(a.dir, "volumes", "plugins_registry")
 	m.must(os.MkdirAll(registry, 0o750), a.registrar.Start(filepath.Join(registry, "disk")))
 	m.t.Cleanup(a.registrar.Kill)
-	a.process = m.run("node-"+name, program, m.dir, []string{"system:node:" + name, "system:nodes"}, "--nodename="+name, "--dir="+a.dir, "--csi", "--no-taint")
+	a.process = m.run("node-"+name, m.program, m.dir, []string{"system:node:" + name, "system:nodes"}, "--nodename="+name, "--dir="+a.dir, "--csi", "--no-taint")
 	m.nodes[name] = a
 }
 
@@ -236,44 +260,74 @@ func (m *moving) mounted(node string, pod *v1.Pod) string {
 	return filepath.Join(m.nodes[node].dir, "volumes", "pods", string(pod.UID), "volumes", "kubernetes.io~csi", claim.Spec.VolumeName, "mount")
 }
 
-// look compares what all pods have written, on these nodes one after the other.
+// look compares what all replicas have written, on these nodes one after the other.
 func (m *moving) look(nodes ...string) {
 	m.t.Helper()
-	all, err := m.pods.List(labels.Everything())
+	all, err := m.pods.List(replicas)
 	m.must(err)
 	for _, pod := range all {
-		var want strings.Builder
-		for _, node := range nodes {
-			fmt.Fprintf(&want, "%s on %s\n", pod.Name, node)
-		}
-		if got, err := os.ReadFile(filepath.Join(m.mounted(nodes[len(nodes)-1], pod), "log")); string(got) != want.String() || err != nil {
-			m.t.Errorf("the volume of %s has %q, %v; not %q", pod.Name, got, err, want.String())
-		}
+		m.lookAt(pod, nodes...)
 	}
-	if broken := m.driver.Violations(); len(broken) > 0 {
+	if broken := m.violations(); len(broken) > 0 {
 		m.t.Fatalf("the driver was told to break its rules: %q", broken)
 	}
+}
+
+// lookAt does it for one, which may be ready before its shell has written.
+func (m *moving) lookAt(pod *v1.Pod, nodes ...string) {
+	m.t.Helper()
+	var want strings.Builder
+	for _, node := range nodes {
+		fmt.Fprintf(&want, "%s on %s\n", pod.Name, node)
+	}
+	path := filepath.Join(m.mounted(nodes[len(nodes)-1], pod), "log")
+	until(m.t, fmt.Sprintf("%s has %q", path, want.String()), func() bool {
+		got, err := os.ReadFile(path)
+		return err == nil && string(got) == want.String()
+	})
+}
+
+// violations are the rules that were broken. The external-attacher, whose copy of a
+// VolumeAttachment is late, repeats its call for a disk that is attached: it may do so beside the
+// node's calls.
+func (m *moving) violations() []string {
+	return slices.DeleteFunc(m.driver.Violations(), func(v string) bool {
+		call, other, both := strings.Cut(v, " while ")
+		attach, node := "ControllerPublishVolume ", "Node"
+		return both && (strings.HasPrefix(call, attach) && strings.HasPrefix(other, node) || strings.HasPrefix(call, node) && strings.HasPrefix(other, attach))
+	})
 }
 
 // move drains the first node.
 func (m *moving) move() {
 	m.t.Helper()
 	ctx := m.t.Context()
-	_, err := m.admin.CoreV1().Nodes().Patch(ctx, "one", types.StrategicMergePatchType, []byte(`{"spec": {"unschedulable": true}}`), metav1.PatchOptions{})
-	m.must(err)
+	m.cordon("one", true)
 	began := time.Now()
 	m.must(m.admin.CoreV1().Pods("ops").DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "app=replicas"}))
-	within(m.t, patient, "a part of the replicas runs on the second node", func() bool { return m.readyOn("two") >= inAll/4 })
+	within(m.t, patient, "a part of the replicas runs on the second node", func() bool { return m.readyOn("two") >= m.inAll()/4 })
 	moved, first := m.readyOn("two"), since(began)
 	m.must(m.attaching.cmd.Process.Kill())
 	m.attaching = m.start()
-	within(m.t, patient, "all replicas run on the second node", func() bool { return m.readyOn("two") == inAll })
+	within(m.t, patient, "all replicas run on the second node", func() bool { return m.readyOn("two") == m.inAll() })
 	ended := time.Now()
-	m.t.Logf("%d of %d replicas ran on the second node after %s, when what attaches was killed, and all after %s", moved, inAll, first, since(began))
+	m.t.Logf("%d of %d replicas ran on the second node after %s, when what attaches was killed, and all after %s", moved, m.inAll(), first, since(began))
 	for user, n := range m.requests(began, ended) {
-		m.t.Logf("requests for each volume that moved: %5.2f of %s", float64(n)/inAll, user)
+		m.t.Logf("requests for each volume that moved: %5.2f of %s", float64(n)/float64(m.inAll()), user)
 	}
 	m.look("one", "two")
+}
+
+// cordon says whether a node takes no further pods, once it is there.
+func (m *moving) cordon(node string, closed bool) {
+	m.t.Helper()
+	until(m.t, "there is node "+node, func() bool {
+		_, err := m.admin.CoreV1().Nodes().Patch(m.t.Context(), node, types.StrategicMergePatchType, fmt.Appendf(nil, `{"spec": {"unschedulable": %t}}`, closed), metav1.PatchOptions{})
+		if !apierrors.IsNotFound(err) {
+			m.must(err)
+		}
+		return err == nil
+	})
 }
 
 // requests are those that the API server has answered, by users.
@@ -306,7 +360,7 @@ func grows(c v1.PersistentVolumeClaimCondition) bool {
 // grow has the volumes of a set grow while they are mounted.
 func (m *moving) grow() {
 	m.t.Helper()
-	for _, s := range sets {
+	for _, s := range m.sets {
 		if s.larger == "" {
 			continue
 		}
@@ -344,7 +398,7 @@ func (m *moving) grow() {
 func (m *moving) end() {
 	m.t.Helper()
 	ctx, began := m.t.Context(), time.Now()
-	for _, s := range sets {
+	for _, s := range m.sets {
 		_, err := m.admin.AppsV1().StatefulSets("ops").Patch(ctx, s.name, types.MergePatchType, []byte(`{"spec": {"replicas": 0}}`), metav1.PatchOptions{})
 		m.must(err)
 	}
@@ -376,7 +430,7 @@ func (m *moving) end() {
 			}
 		}
 	}
-	if broken := m.driver.Violations(); len(broken) > 0 {
+	if broken := m.violations(); len(broken) > 0 {
 		m.t.Errorf("the driver was told to break its rules: %q", broken)
 	}
 }
