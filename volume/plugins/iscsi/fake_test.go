@@ -156,6 +156,7 @@ type binder struct {
 	fail    error
 	nothing bool // FormatAndMount only says so
 	options []string
+	resized int // file systems
 }
 
 func (b *binder) FormatAndMount(ctx context.Context, r format.Request) (format.Result, error) {
@@ -167,7 +168,10 @@ func (b *binder) FormatAndMount(ctx context.Context, r format.Request) (format.R
 	return format.Result{}, mount.Mount(ctx, b.mounter, r.Request)
 }
 
-func (b *binder) Resize(context.Context, string, string) (bool, error) { return true, nil }
+func (b *binder) Resize(context.Context, string, string) (bool, error) {
+	b.resized++
+	return true, nil
+}
 
 // hosted is the plugin with a formatter that mounts by its host's mounter.
 type hosted struct {
