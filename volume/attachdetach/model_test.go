@@ -37,7 +37,7 @@ func TestControllerConverges(t *testing.T) {
 	one := rapid.Custom(func(t *rapid.T) action {
 		return action{
 			Do: rapid.SampledFrom([]string{"pod", "pod", "pod", "delete pod", "delete pod", "end pod", "hang", "wake", "power off", "power on", "fence", "delete node", "force delete",
-				"restart", "crash", "lag", "catch up", "lose answer", "fail", "no attach", "attach", "take over", "lose volume", "find volume"}).Draw(t, "do"),
+				"restart", "crash", "lag", "catch up", "lose answer", "fail", "no attach", "attach", "no detach", "detach", "take over", "lose volume", "find volume"}).Draw(t, "do"),
 			Node: rapid.IntRange(0, 2).Draw(t, "node"), Disk: rapid.IntRange(0, 2).Draw(t, "disk"), Pod: rapid.IntRange(0, 4).Draw(t, "pod"),
 			Pause: rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, 1500 * time.Millisecond, time.Minute}).Draw(t, "pause"),
 		}
@@ -71,6 +71,7 @@ func play(w *world, actions []action) error {
 		m.happen(action{Do: "power on", Node: i})
 		m.happen(action{Do: "wake", Node: i})
 		m.happen(action{Do: "attach", Disk: i})
+		m.happen(action{Do: "detach", Disk: i})
 		m.happen(action{Do: "find volume", Disk: i})
 	}
 	m.catchUp()
@@ -171,6 +172,10 @@ func (m *model) trouble(a action, disk string) {
 		m.setAttaching(disk, errors.New("no such disk"))
 	case "attach":
 		m.setAttaching(disk, nil)
+	case "no detach":
+		m.setDetaching(disk, errors.New("it is busy"))
+	case "detach":
+		m.setDetaching(disk, nil)
 	}
 }
 
