@@ -2,7 +2,11 @@ package iscsi
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -58,16 +62,32 @@ func (p *plugin) AttachSpec(_ context.Context, spec *volume.Spec, _ types.NodeNa
 	return volume.Attachment{}, failed("AttachSpec", spec.Name(), err)
 }
 
-// DetachSpec implements [volume.SpecAttacher]. It refuses while this node has the volume
-// mounted; of other nodes it knows nothing.
+// DetachSpec implements [volume.SpecAttacher]. It refuses while this node has the volume staged,
+// as a file system or a device; of other nodes it knows nothing.
 func (p *plugin) DetachSpec(_ context.Context, spec *volume.Spec, node types.NodeName) error {
 	s, err := p.checked(spec)
 	if err == nil && node == p.Host.GetNodeName() {
-		mounts := table.Of(p.Host.GetMounter())
-		var mounted bool
-		if _, mounted, err = mounts.At(p.devicePath(s)); mounted {
-			err = fmt.Errorf("%s is mounted at %s: %w", s.volumeName(), p.devicePath(s), volume.ErrInUse)
-		}
+		err = p.checkUnstaged(s)
 	}
 	return failed("DetachSpec", spec.Name(), err)
+}
+
+func (p *plugin) checkUnstaged(s *source) error {
+	_, mounted, err := table.Of(p.Host.GetMounter()).At(p.devicePath(s))
+	if err != nil {
+		return err
+	}
+	if mounted {
+		return fmt.Errorf("%s is mounted at %s: %w", s.volumeName(), p.devicePath(s), volume.ErrInUse)
+	}
+	for _, file := range []string{filepath.Join(p.devicePath(s), recordName), blockRecord(p.mapPath(s))} {
+		_, err := os.Lstat(file)
+		if err == nil {
+			return fmt.Errorf("%s is staged, as %s says: %w", s.volumeName(), file, volume.ErrInUse)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }

@@ -15,6 +15,7 @@ func (p *plugin) RequiresFSResize() bool { return true }
 // while it is mounted. It is idempotent. The disk itself is grown on the target before, by
 // its administrator.
 //
+//   - Another disk than was staged as a block volume matches [ErrAnotherDisk].
 //   - A disk that is smaller than asked for is an error, to be tried again.
 //   - The others are those of [diskmount.Disks.Grow].
 func (p *plugin) NodeExpand(ctx context.Context, options volume.NodeResizeOptions) (bool, error) {
@@ -27,7 +28,7 @@ func (p *plugin) expand(ctx context.Context, o volume.NodeResizeOptions) error {
 	if err != nil {
 		return err
 	}
-	found, err := p.initiator.Rescan(ctx, s.lun)
+	found, err := p.rescan(ctx, s, o.VolumeSpec.IsBlock())
 	if err != nil {
 		return volume.NothingDone(err)
 	}
@@ -39,4 +40,24 @@ func (p *plugin) expand(ctx context.Context, o volume.NodeResizeOptions) error {
 		return nil
 	}
 	return p.disks.Grow(ctx, p.Host.GetMounter(), found.Path, o.DeviceMountPath)
+}
+
+// rescan returns the disk as it is by now, which is the one of the record. That of a file system
+// is below its mount; there it is the mounted disk that grows.
+func (p *plugin) rescan(ctx context.Context, s *source, isBlock bool) (openiscsi.Device, error) {
+	unlock, err := p.lockTarget(ctx, s.IQN)
+	if err != nil {
+		return openiscsi.Device{}, err
+	}
+	defer unlock()
+	found, err := p.initiator.Rescan(ctx, s.lun)
+	if err != nil || !isBlock {
+		return found, err
+	}
+	path := p.mapPath(s)
+	r, _, err := readRecord(blockRecord(path), path)
+	if err == nil {
+		err = r.check(found)
+	}
+	return found, err
 }

@@ -28,6 +28,7 @@ type targets struct {
 	refuse   error
 	opened   func()                   // is called once a login has opened its session
 	closing  func()                   // is called while a disk is given back
+	looked   func()                   // is called once a disk is looked for
 	used     string                   // another path to the disk, which is in use
 	id       string                   // instead of a disk's own
 	paths    bool                     // each portal shows the disk as a device of its own
@@ -101,6 +102,9 @@ func (t *targets) Login(ctx context.Context, lun openiscsi.LUN, chap *openiscsi.
 }
 
 func (t *targets) Find(_ context.Context, lun openiscsi.LUN) (openiscsi.Device, error) {
+	if t.looked != nil {
+		t.looked()
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, s := range sessionsOf(lun) {
@@ -155,12 +159,16 @@ type binder struct {
 	mounter mount.Interface
 	fail    error
 	nothing bool // FormatAndMount only says so
+	begins  func()
 	options []string
 	resized int // file systems
 }
 
 func (b *binder) FormatAndMount(ctx context.Context, r format.Request) (format.Result, error) {
 	b.options = r.Options
+	if b.begins != nil {
+		b.begins()
+	}
 	if b.fail != nil || b.nothing {
 		return format.Result{}, b.fail
 	}

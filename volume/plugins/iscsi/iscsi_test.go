@@ -350,6 +350,24 @@ func TestNodeExpand(t *testing.T) {
 	b.must(b.unmount(s))
 }
 
+// A block volume has no file system that would be another one.
+func TestNodeExpandOfAnotherDisk(t *testing.T) {
+	b := newBench(t)
+	s := b.pv("pv", asDevice)
+	unmap, err := b.setUpDevice(s)
+	b.must(err)
+	at := volume.NodeResizeOptions{VolumeSpec: s, NewSize: resource.MustParse("1Ti")}
+	b.nodes.id = "naa.6002"
+	if done, err := b.plugin.NodeExpand(t.Context(), at); done || !errors.Is(err, iscsi.ErrAnotherDisk) || volume.IsUncertain(err) {
+		t.Errorf("NodeExpand = %v, %v", done, err)
+	}
+	b.nodes.id = ""
+	if done, err := b.plugin.NodeExpand(t.Context(), at); !done || err != nil {
+		t.Errorf("NodeExpand = %v, %v", done, err)
+	}
+	b.must(unmap())
+}
+
 // In a cluster a volume waits for the attach/detach controller; detaching waits for the node.
 func TestAttaching(t *testing.T) {
 	b := newBench(t)
@@ -362,6 +380,51 @@ func TestAttaching(t *testing.T) {
 		t.Errorf("DetachSpec of what is mounted = %v", err)
 	}
 	b.must(b.plugin.DetachSpec(t.Context(), s, "another node"), b.unmount(s), b.plugin.DetachSpec(t.Context(), s, b.host.GetNodeName()))
+	// A device that no pod has, yet, and a disk that is about to be mounted.
+	device := b.pv("device", asDevice)
+	unmap, err := b.setUpDevice(device)
+	b.must(err)
+	for _, of := range []*volume.Spec{device, s} {
+		if err := b.plugin.DetachSpec(t.Context(), of, b.host.GetNodeName()); !errors.Is(err, volume.ErrInUse) {
+			t.Errorf("DetachSpec of a staged device = %v", err)
+		}
+	}
+	b.must(unmap(), b.plugin.DetachSpec(t.Context(), device, b.host.GetNodeName()), b.mountBeside(s))
+	if err := b.plugin.DetachSpec(t.Context(), s, b.host.GetNodeName()); !errors.Is(err, volume.ErrInUse) {
+		t.Errorf("DetachSpec of a disk that is logged in to = %v", err)
+	}
+	b.must(b.unmount(s), b.plugin.DetachSpec(t.Context(), s, b.host.GetNodeName()))
+}
+
+// After a power cut a kubelet's record is empty.
+func TestAnEmptyRecord(t *testing.T) {
+	for _, text := range []string{"", "\x00\x00\x00"} {
+		b := newBench(t)
+		s := b.pv("pv")
+		empty := func(file string) { b.must(os.WriteFile(file, []byte(text), 0o600)) }
+		file := filepath.Join(b.devicePath(s), "iscsi.json")
+		b.must(b.mountBeside(s))
+		empty(file)
+		b.must(b.mount(s), b.unmount(s))
+		b.wantSessions()
+		b.must(b.mountBeside(s))
+		empty(file)
+		b.must(b.unmount(s))
+		b.wantSessions()
+		unmap, err := b.setUpDevice(b.pv("device", asDevice))
+		b.must(err)
+		records, err := filepath.Glob(filepath.Join(b.host.RootDir, "plugins/kubernetes.io/iscsi/volumeDevices/iface-default/*.json"))
+		b.must(err)
+		empty(records[0])
+		b.nodes.paths = true
+		if err := b.mountBeside(b.pv("other", by("192.0.2.2"))); !errors.Is(err, volume.ErrInUse) {
+			t.Errorf("the disk by another path than that of a block volume with an empty record: %v", err)
+		}
+		b.nodes.paths = false
+		b.must(unmap())
+		b.wantSessions()
+		b.host.AssertClean(t)
+	}
 }
 
 // A crash left the directory without its record, or a kubelet was here: the path says enough.

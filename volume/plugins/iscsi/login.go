@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -78,7 +80,8 @@ func (a *attach) checkUnshared(ctx context.Context, found openiscsi.Device) erro
 
 // otherBlockVolumes returns a block volume of the same disk that is staged by another path, which
 // the kernel does not know of before a pod has it. readers has the directories of those that are
-// no harm.
+// no harm. A record of another target that says nothing keeps no volume from its pod: the kernel
+// knows of the pods that have that disk.
 func (a *attach) otherBlockVolumes(ctx context.Context, found openiscsi.Device) (path, user string, readers []string, err error) {
 	if found.ID == "" {
 		return "", "", nil, nil
@@ -93,7 +96,9 @@ func (a *attach) otherBlockVolumes(ctx context.Context, found openiscsi.Device) 
 			continue
 		}
 		other, r, err := a.plugin.staged(ctx, at)
+		of, known := parsePath(dir)
 		switch {
+		case err != nil && known && of.iqn != a.source.IQN:
 		case err != nil:
 			return "", "", nil, err
 		case other.ID != found.ID || other.Path == found.Path:
@@ -108,7 +113,7 @@ func (a *attach) otherBlockVolumes(ctx context.Context, found openiscsi.Device) 
 
 // staged is the disk of a record, if it is there.
 func (p *plugin) staged(ctx context.Context, file string) (d openiscsi.Device, r record, err error) {
-	r, ok, err := readRecord(file, "")
+	r, ok, err := readRecord(file, strings.TrimSuffix(file, "."+recordName))
 	if err != nil || !ok {
 		return d, r, err
 	}
@@ -141,6 +146,52 @@ func (p *plugin) usedBy(device string, except ...string) (user string, err error
 		}
 	}
 	return "", err
+}
+
+// mount mounts the disk that login has found. Others may take it away meanwhile, and its name is
+// given to the next disk once nothing has it open. So its identity is looked at again while this
+// has, which lasts until the file system is mounted.
+func (a *attach) mount(ctx context.Context, found openiscsi.Device, args volume.DeviceMounterArgs) error {
+	held, err := a.plugin.hold(ctx, found.Path)
+	if err != nil {
+		return err
+	}
+	defer held.Close()
+	now, err := a.plugin.initiator.Find(ctx, a.source.lun)
+	if err == nil && (now.Path != found.Path || now.ID != found.ID) {
+		err = &volume.Failure{Cause: ErrAnotherDisk, Subject: a.source.volumeName(), Next: "it is tried again; nothing was written",
+			What: fmt.Sprintf("%s was disk %q at %s, and is disk %q at %s now", a.source.volumeName(), found.ID, found.Path, now.ID, now.Path)}
+	}
+	if err != nil {
+		return err
+	}
+	return a.plugin.disks.Mount(ctx, a.plugin.Host.GetMounter(), a.source.mountRequest(found.Path, a.place, a.source.options), args.SELinuxLabel, args.Progress)
+}
+
+// hold opens a disk, which may take as long as its target likes.
+func (p *plugin) hold(ctx context.Context, path string) (*os.File, error) {
+	var mu sync.Mutex
+	var held *os.File
+	isLate := false
+	err := p.opening.Do(ctx, path, func() error {
+		opened, err := os.Open(path)
+		mu.Lock()
+		defer mu.Unlock()
+		if isLate {
+			opened.Close()
+			return err
+		}
+		held = opened
+		return err
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	if err != nil {
+		isLate = true
+		held.Close()
+		return nil, err
+	}
+	return held, nil
 }
 
 // check refuses another disk than the record's, and one that has shrunk.

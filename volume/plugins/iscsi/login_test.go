@@ -118,6 +118,55 @@ func TestADamagedRecordOfABlockVolume(t *testing.T) {
 	b.host.AssertClean(t)
 }
 
+// Of another target it says nothing about this one's disks.
+func TestADamagedRecordOfAnotherTarget(t *testing.T) {
+	b := newBench(t)
+	unmap, err := b.setUpDevice(b.pv("first", asDevice))
+	b.must(err)
+	records, err := filepath.Glob(filepath.Join(b.host.RootDir, "plugins/kubernetes.io/iscsi/volumeDevices/iface-default/*.json"))
+	b.must(err)
+	kept, err := os.ReadFile(records[0])
+	b.must(err, os.WriteFile(records[0], []byte("{"), 0o600))
+	disk := t.TempDir()
+	other := b.pv("second", func(pv *v1.PersistentVolume) { pv.Spec.ISCSI.IQN = iqnOf(disk) })
+	b.must(b.mount(other), b.unmount(other), os.WriteFile(records[0], kept, 0o600), unmap())
+	b.host.AssertClean(t)
+}
+
+// Between login and mount a disk is taken away, and its name given to another one.
+func TestTheNameOfADiskIsGivenToAnother(t *testing.T) {
+	b := newBench(t)
+	s := b.pv("pv")
+	b.nodes.looked = func() { b.nodes.id = "naa.6002" }
+	b.plugin.binder.begins = func() { t.Error("another disk is mounted") }
+	if err := b.mount(s); !errors.Is(err, iscsi.ErrAnotherDisk) || volume.IsUncertain(err) {
+		t.Errorf("MountDevice = %v", err)
+	}
+	b.wantSessions()
+	b.host.AssertClean(t)
+	// From that look on it is open, so that the kernel gives its name to no other.
+	b.nodes.looked, b.nodes.id = func() { b.wantOpen(true) }, ""
+	b.plugin.binder.begins = func() { b.wantOpen(true) }
+	b.must(b.mount(s))
+	b.wantOpen(false)
+	b.must(b.unmount(s))
+	b.host.AssertClean(t)
+}
+
+// wantOpen looks whether this process has the disk open.
+func (b *bench) wantOpen(want bool) {
+	b.t.Helper()
+	all, err := filepath.Glob("/proc/self/fd/*")
+	b.must(err)
+	is := slices.ContainsFunc(all, func(fd string) bool {
+		to, err := os.Readlink(fd)
+		return err == nil && to == b.disk
+	})
+	if is != want {
+		b.t.Errorf("the disk is open: %v, want %v", is, want)
+	}
+}
+
 // After a reboot the LUN is another disk: the session goes, the identity of the first stays.
 func TestARefusedDiskIsGivenBack(t *testing.T) {
 	b := newBench(t)

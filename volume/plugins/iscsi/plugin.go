@@ -38,6 +38,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/format"
 	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fsgroup"
@@ -101,6 +102,7 @@ type plugin struct {
 	// programs.
 	targets keylock.Map[string]
 	lockDir string
+	opening blockingcall.Group[string] // disks
 	// writing is held for reading while a record is written.
 	writing sync.RWMutex
 }

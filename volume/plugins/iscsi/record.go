@@ -1,6 +1,7 @@
 package iscsi
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -63,17 +64,17 @@ func (r *record) lunOf() (openiscsi.LUN, error) {
 	return lun, err
 }
 
-// readRecord reads the record of a device. Without one, where a crash or the kubelet left
-// none, it has what the device's path says. ok is false if that is no device's path.
+// readRecord reads the record of a device. Without one, where a crash or the kubelet left none or
+// an empty file, it has what the device's path says. ok is false if that is no device's path.
 func readRecord(file, device string) (r record, ok bool, err error) {
 	b, err := os.ReadFile(file)
-	if err == nil {
+	if err == nil && len(bytes.Trim(b, "\x00")) > 0 { // a power cut leaves zeros of what was not synced
 		if err := json.Unmarshal(b, &r); err != nil {
-			return r, false, fmt.Errorf("%s is no record of a device: %w", file, err)
+			return r, false, fmt.Errorf("%s is no record of a device, and may name portals that its directory does not: log out of them, and remove the file: %w", file, err)
 		}
 		return r, true, nil
 	}
-	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrInvalid) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrInvalid) {
 		return r, false, err
 	}
 	of, ok := parsePath(device)

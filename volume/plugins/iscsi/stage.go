@@ -83,7 +83,7 @@ func (p *plugin) mountDevice(ctx context.Context, s *source, name, path, podName
 	a := &attach{plugin: p, source: s, name: name, file: filepath.Join(path, recordName), place: path}
 	found, err := a.login(ctx, chap)
 	if err == nil {
-		err = p.disks.Mount(ctx, p.Host.GetMounter(), s.mountRequest(found.Path, path, s.options), args.SELinuxLabel, args.Progress)
+		err = a.mount(ctx, found, args)
 	}
 	if err == nil {
 		return nil
