@@ -343,7 +343,10 @@ func testPortalLost(t *testing.T) {
 	g, n := newLIO(t, "", portal), newMachine(t)
 	g.add(0, "a")
 	n.volume("disk", g, 0)
-	path := filepath.Join(n.SetUp(agent.Pod("one", "disk")), "file")
+	dir := n.SetUp(agent.Pod("one", "disk"))
+	path, before := filepath.Join(dir, "file"), filepath.Join(dir, "before")
+	must(t, os.WriteFile(before, []byte("kept"), 0o600))
+	command(t, "sync", "-f", before)
 	g.set("enable", "0")
 	until(t, "the session fails", func() bool {
 		return strings.Contains(command(t, "sh", "-c", "cat /sys/class/iscsi_session/*/state"), "FAILED")
@@ -357,6 +360,9 @@ func testPortalLost(t *testing.T) {
 		}
 		written <- err
 	}()
+	until(t, "the writer waits for the disk", func() bool {
+		return strings.Contains(command(t, "sh", "-c", fmt.Sprintf("cat /proc/%d/task/*/stat", os.Getpid())), ") D ")
+	})
 	g.set("enable", "1")
 	select {
 	case err := <-written:
@@ -365,6 +371,7 @@ func testPortalLost(t *testing.T) {
 		t.Fatal("the writer is not served again")
 	}
 	n.WantFile(path, "data")
+	n.WantFile(before, "kept")
 	n.TearDown("one")
 	g.wantNothing()
 }
