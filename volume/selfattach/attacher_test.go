@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/util/durable"
+	"github.com/podvol/podvol/util/seal"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/selfattach"
@@ -416,6 +417,41 @@ func TestADamagedRecordStays(t *testing.T) {
 		synctest.Wait()
 		n.unwant("a")
 		synctest.Wait()
+		c.assertGone()
+	})
+}
+
+// What a later version has recorded is neither attached anew nor detached, and is kept for it.
+func TestARecordOfALaterVersionStays(t *testing.T) {
+	inBubble(t, 1, func(t *testing.T, c *cabinet, nodes []*machineNode) {
+		n := nodes[0]
+		n.want("a")
+		synctest.Wait()
+		path := selfattach.RecordPath(n.dir, unique("a"))
+		own, err := os.ReadFile(path)
+		if err := errors.Join(err, n.stop()); err != nil {
+			t.Fatal(err)
+		}
+		line, err := seal.Open(own)
+		later := seal.Add([]byte(strings.Replace(string(line), `"version":1,`, `"version":2,`, 1)))
+		if err := errors.Join(err, os.WriteFile(path, later, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		calls := len(c.log())
+		n.start()
+		time.Sleep(time.Hour)
+		n.unwant("a")
+		time.Sleep(time.Hour)
+		if is, err := os.ReadFile(path); string(is) != string(later) || err != nil || len(c.log()) != calls {
+			t.Errorf("the record is %q, %v, after %q", is, err, c.log())
+		}
+		if err := errors.Join(n.stop(), os.WriteFile(path, own, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		n.start()
+		if err := n.attacher.WaitForDetached(t.Context()); err != nil {
+			t.Error(err)
+		}
 		c.assertGone()
 	})
 }

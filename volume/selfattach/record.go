@@ -77,7 +77,21 @@ func (r records) path(name v1.UniqueVolumeName) string {
 	return filepath.Join(r.dir, fileOf(name)+recordSuffix)
 }
 
+// errNewer says that a later version of this program has written a record, which only that can
+// replace or remove.
+var errNewer = errors.New("its record is of a later version of this program")
+
+func (r records) checkVersion(name v1.UniqueVolumeName) error {
+	if _, err := read(r.path(name)); errors.Is(err, errNewer) {
+		return fmt.Errorf("%s: %w", r.path(name), err)
+	}
+	return nil
+}
+
 func (r records) save(of *record) error {
+	if err := r.checkVersion(of.Volume); err != nil {
+		return err
+	}
 	data, err := json.Marshal(of)
 	if err != nil {
 		return err
@@ -90,7 +104,12 @@ func (r records) save(of *record) error {
 	return durable.WriteFile(r.path(of.Volume), seal.Add(data), 0o600)
 }
 
-func (r records) remove(name v1.UniqueVolumeName) error { return durable.Remove(r.path(name)) }
+func (r records) remove(name v1.UniqueVolumeName) error {
+	if err := r.checkVersion(name); err != nil {
+		return err
+	}
+	return durable.Remove(r.path(name))
+}
 
 // load reads all records. damaged has those that cannot be read, by their files: they stay.
 func (r records) load() (all []*record, damaged map[string]error, err error) {
@@ -131,7 +150,7 @@ func read(path string) (*record, error) {
 	}
 	switch {
 	case one.Version > recordVersion:
-		return nil, fmt.Errorf("it is of schema version %d, and this program knows up to %d", one.Version, recordVersion)
+		return nil, fmt.Errorf("%w: it is of schema version %d, and this program knows up to %d", errNewer, one.Version, recordVersion)
 	case fileOf(one.Volume)+recordSuffix != filepath.Base(path), (one.InlineVolume == nil) == (one.PersistentVolume == nil):
 		return nil, errors.New("it has no volume, or that of another file")
 	}
