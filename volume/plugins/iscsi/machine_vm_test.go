@@ -38,6 +38,7 @@ func TestDisksOfATargetInAMachine(t *testing.T) {
 		t.Run("password", testPassword)
 		t.Run("growth", testGrowth)
 		t.Run("portal lost under a writer", testPortalLost)
+		t.Run("portal lost under a teardown", testTearDownWithoutPortal)
 		t.Run("device", testDevice)
 		t.Run("restart", testRestart)
 		t.Run("another disk", testAnotherDisk)
@@ -198,6 +199,15 @@ func (g *lioTarget) sessions() (n int) {
 	return n
 }
 
+// lose takes the target away, until it is enabled again.
+func (g *lioTarget) lose() {
+	g.t.Helper()
+	g.set("enable", "0")
+	until(g.t, "the session fails", func() bool {
+		return strings.Contains(command(g.t, "sh", "-c", "cat /sys/class/iscsi_session/*/state"), "FAILED")
+	})
+}
+
 // wantNothing looks for what is left of the target on the node.
 func (g *lioTarget) wantNothing() {
 	g.t.Helper()
@@ -347,10 +357,7 @@ func testPortalLost(t *testing.T) {
 	path, before := filepath.Join(dir, "file"), filepath.Join(dir, "before")
 	must(t, os.WriteFile(before, []byte("kept"), 0o600))
 	command(t, "sync", "-f", before)
-	g.set("enable", "0")
-	until(t, "the session fails", func() bool {
-		return strings.Contains(command(t, "sh", "-c", "cat /sys/class/iscsi_session/*/state"), "FAILED")
-	})
+	g.lose()
 	written := make(chan error, 1)
 	go func() {
 		f, err := os.Create(path)
@@ -372,6 +379,45 @@ func testPortalLost(t *testing.T) {
 	}
 	n.WantFile(path, "data")
 	n.WantFile(before, "kept")
+	n.TearDown("one")
+	g.wantNothing()
+}
+
+// A pod goes while the target is away: its own mount goes, the node says what it waits for, and
+// disks of other targets come and go. What the pod has written is there when the target is back.
+func testTearDownWithoutPortal(t *testing.T) {
+	g, n := newLIO(t, "", portal), newMachine(t)
+	g.add(0, "a")
+	n.volume("disk", g, 0)
+	f, err := os.Create(filepath.Join(n.SetUp(agent.Pod("one", "disk")), "file"))
+	must(t, err)
+	_, err = f.WriteString("synced")
+	must(t, err, f.Sync())
+	_, err = f.WriteString(", and not yet") // the kernel would write it within seconds
+	must(t, err, f.Close())
+	g.lose()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	n.Manager.DeletePod("uid-one")
+	gone := make(chan error, 1)
+	go func() { gone <- n.Manager.TearDownPod(ctx, "uid-one") }()
+	must(t, n.Manager.WaitForUnpublished(ctx, "uid-one"))
+	t.Run("meanwhile", func(t *testing.T) {
+		other := newLIO(t, "", "127.0.0.1:3262")
+		other.add(0, "b")
+		n.volume("other", other, 0)
+		n.SetUp(agent.Pod("two", "other"))
+		n.TearDown("two")
+	})
+	looking, end := context.WithCancel(ctx)
+	end()
+	if err := n.Manager.WaitForUnmounted(looking, "uid-one"); err == nil || !strings.Contains(err.Error(), `volume "disk"`) {
+		t.Errorf("while the target is away, the volume's end is told as %v", err)
+	}
+	g.set("enable", "1")
+	must(t, <-gone, n.Manager.WaitForUnmounted(ctx, "uid-one"))
+	g.wantNothing()
+	n.WantFile(filepath.Join(n.SetUp(agent.Pod("one", "disk")), "file"), "synced, and not yet")
 	n.TearDown("one")
 	g.wantNothing()
 }
