@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -44,7 +43,7 @@ func (a *attachments) GetVolumeAttachment(ctx context.Context, name string) (*st
 func TestFiguresFromAttachedToMounted(t *testing.T) {
 	slack, asserted := figures.Slack(t)
 	const rounds = 20
-	inMemory(t)
+	figures.InMemory(t)
 	store := objects.NewStore()
 	populate(t, store, 1, rounds)
 	control(t, store, store)
@@ -88,22 +87,6 @@ func TestFiguresFromAttachedToMounted(t *testing.T) {
 	if asserted && float64(total) > slack*rounds {
 		t.Errorf("the node asked %d times for %d attachments, limit %v", total, rounds, slack*rounds)
 	}
-}
-
-// inMemory has directories made where syncing takes no time, if there is such a place.
-func inMemory(t *testing.T) {
-	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "figures")
-	if err != nil {
-		t.Logf("directories are on the disk, whose time counts: %v", err)
-		return
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Setenv("TMPDIR", dir)
 }
 
 // nodeWith runs node n0: its volume manager with a driver without delay, and its reports.

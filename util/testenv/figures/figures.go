@@ -31,3 +31,20 @@ func Slack(t testing.TB) (slack float64, asserted bool) {
 	}
 	return slack, true
 }
+
+// InMemory has the rest of the test make its directories where syncing takes no time, if the
+// system has such a place. They go with the test.
+func InMemory(t *testing.T) {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "figures")
+	if err != nil {
+		t.Logf("directories are on the disk, whose time counts: %v", err)
+		return
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Setenv("TMPDIR", dir)
+}

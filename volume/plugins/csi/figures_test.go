@@ -46,7 +46,7 @@ func TestFiguresOverBareCalls(t *testing.T) {
 	if asserted {
 		rounds = 300
 	}
-	inMemory(t)
+	figures.InMemory(t)
 	socket, _ := served(t)
 	conn, err := csitest.Dial(socket)
 	if err != nil {
@@ -88,22 +88,6 @@ func TestFiguresOverBareCalls(t *testing.T) {
 			t.Errorf("the manager's %s of a volume takes %v of CPU time more than the calls, limit %v", s.name, more, limit)
 		}
 	}
-}
-
-// inMemory has the test's directories made in memory, where the system has such a place.
-func inMemory(t *testing.T) {
-	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "figures")
-	if err != nil {
-		t.Logf("directories are on the disk, whose time counts: %v", err)
-		return
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Setenv("TMPDIR", dir)
 }
 
 // keepLeast keeps the least value of a key.
