@@ -112,3 +112,9 @@ func (a *Agent) WantFile(path, content string) {
 		a.T.Errorf("%s has %q, %v; want %q", path, data, err, content)
 	}
 }
+
+// NoContainers is the role of a node whose containers are all gone.
+type NoContainers struct{}
+
+func (NoContainers) ContainersGone(context.Context, types.UID) (bool, error) { return true, nil }
+func (NoContainers) WatchContainers(func(types.UID)) (stop func())           { return func() {} }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/util/testenv/agent"
 	"github.com/podvol/podvol/util/testenv/calltrace"
 	"github.com/podvol/podvol/util/testenv/invariant"
 	"github.com/podvol/podvol/util/testenv/pvbuild"
@@ -64,12 +65,6 @@ func (s *diskSite) pod() *v1.Pod {
 		Volumes:    []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: s.Claim.Name}}}}}}
 }
 
-// noContainers is a node whose containers are all gone.
-type noContainers struct{}
-
-func (noContainers) ContainersGone(context.Context, types.UID) (bool, error) { return true, nil }
-func (noContainers) WatchContainers(func(types.UID)) (stop func())           { return func() {} }
-
 // TestAProcessThatAttaches is not a test of its own: it is a process of the next one.
 func TestAProcessThatAttaches(t *testing.T) {
 	given := os.Getenv(diskSiteVar)
@@ -90,7 +85,7 @@ func TestAProcessThatAttaches(t *testing.T) {
 	testtool.Must(t, store.Load(ctx, 0, s.PV, s.Claim))
 	config := volumemanager.Config{RootDir: s.root(), NodeName: "node1", Objects: store, Plugins: plugins, Attachments: attacher}
 	if s.Task == "release" {
-		config.Containers = noContainers{}
+		config.Containers = agent.NoContainers{}
 	}
 	manager, err := volumemanager.New(config)
 	testtool.Must(t, err)

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/testenv/agent"
 	"github.com/podvol/podvol/util/testenv/calltrace"
@@ -44,12 +42,6 @@ func (s *loginSite) root() string { return filepath.Join(s.Dir, "root") }
 // noted is where a process notes that its pod has written.
 func (s *loginSite) noted() string { return filepath.Join(s.Dir, "noted") }
 
-// noContainers is a node whose containers are all gone.
-type noContainers struct{}
-
-func (noContainers) ContainersGone(context.Context, types.UID) (bool, error) { return true, nil }
-func (noContainers) WatchContainers(func(types.UID)) (stop func())           { return func() {} }
-
 // TestAProcessThatLogsIn is not a test of its own: it is a process of testKilled.
 func TestAProcessThatLogsIn(t *testing.T) {
 	given := os.Getenv(loginSiteVar)
@@ -61,7 +53,7 @@ func TestAProcessThatLogsIn(t *testing.T) {
 	n := machineAt(t, s.root())
 	n.volume("disk", &lioTarget{t: t, iqn: s.IQN, portals: []string{portal}}, 0)
 	if s.Task == "release" {
-		n.Containers = noContainers{}
+		n.Containers = agent.NoContainers{}
 	}
 	n.Start()
 	defer n.Stop()
