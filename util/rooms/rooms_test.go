@@ -60,7 +60,7 @@ func mayImport() map[string][]string {
 		"volume/persistentvolume/embedded": {"util", "mount", "mount/host", "mount/table", "volume", "volume/internal", "volume/objects", "volume/objects/persisted", "volume/persistentvolume", "volume/persistentvolume/index", "volume/persistentvolume/release"},
 		"volume/localdiscovery":            {"util", "mount", "mount/format", "mount/table", "volume", "volume/objects", "volume/internal"},
 		"volume/containermounts":           {"util", "mount", "mount/host", "mount/table", "volume", "volume/internal", "volume/lazyunmount", "volume/mountrecord"},
-		"volume/volumemanager":             {"util", "mount", "mount/host", "mount/propagation", "mount/table", "volume", "volume/containermounts", "volume/objects", "volume/internal/work", "volume/internal", "volume/internal/podspec", "volume/volumemanager/internal/blockmap", "volume/volumemanager/internal/causeword", "volume/volumemanager/internal/dependencies", "volume/volumemanager/internal/devices", "volume/volumemanager/internal/fsck", "volume/volumemanager/internal/growth", "volume/volumemanager/internal/lifecycle", "volume/volumemanager/internal/mountwatch", "volume/volumemanager/internal/oncepod", "volume/volumemanager/internal/podevents", "volume/volumemanager/internal/progress", "volume/volumemanager/internal/rebuilt", "volume/volumemanager/internal/rootdir", "volume/volumemanager/internal/statusjson", "volume/lazyunmount", "volume/mountrecord"},
+		"volume/volumemanager":             {"util", "mount", "mount/host", "mount/propagation", "mount/table", "volume", "volume/containermounts", "volume/objects", "volume/internal/work", "volume/internal", "volume/internal/podspec", "volume/volumemanager/internal/blockmap", "volume/volumemanager/internal/dependencies", "volume/volumemanager/internal/devices", "volume/volumemanager/internal/fsck", "volume/volumemanager/internal/growth", "volume/volumemanager/internal/lifecycle", "volume/volumemanager/internal/mountwatch", "volume/volumemanager/internal/oncepod", "volume/volumemanager/internal/podevents", "volume/volumemanager/internal/progress", "volume/volumemanager/internal/rebuilt", "volume/volumemanager/internal/rootdir", "volume/volumemanager/internal/statusrows", "volume/volumemanager/volumestatus", "volume/lazyunmount", "volume/mountrecord"},
 		"volume/podrun":                    {"util", "mount", "mount/host", "mount/sandbox", "volume", "volume/containerenv", "volume/containermounts", "volume/objects", "volume/persistentvolume/embedded", "volume/standalone", "volume/volumemanager"},
 		"volume/kubeletroot":               {"util", "mount"},
 		"volume/podrun/runroot":            {"util", "volume", "volume/volumemanager"},
@@ -86,12 +86,12 @@ func mayImport() map[string][]string {
 			"volume/atomicdir", "volume/podfiles", "volume/podrun", "volume/podrun/runroot", "volume/selfattach", "volume/volumetest/csitest"},
 		"volume/volumemanager/internal/blockmap": {"util", "mount", "mount/table", "volume", "volume/internal"},
 		// none of them knows a pod's volume as the manager does
-		"volume/volumemanager/internal/causeword":    {"mount", "volume", "volume/internal/podspec", "volume/lazyunmount", "volume/mountrecord", "volume/volumemanager/internal/oncepod", "volume/volumemanager/internal/rootdir"},
 		"volume/volumemanager/internal/dependencies": {"volume", "volume/objects"},
 		"volume/volumemanager/internal/lifecycle":    {},
 		"volume/volumemanager/internal/mountwatch":   {},
 		"volume/volumemanager/internal/oncepod":      {"volume"},
-		"volume/volumemanager/internal/statusjson":   {"volume"},
+		"volume/volumemanager/internal/statusrows":   {"mount", "mount/table", "volume", "volume/internal/podspec", "volume/mountrecord", "volume/volumemanager/internal/rootdir", "volume/volumemanager/volumestatus"},
+		"volume/volumemanager/volumestatus":          {"mount", "volume", "volume/internal/podspec", "volume/lazyunmount", "volume/mountrecord", "volume/volumemanager/internal/oncepod", "volume/volumemanager/internal/rootdir"},
 		"volume/volumemanager/internal/podevents":    {"volume", "volume/internal", "volume/internal/podspec", "volume/mountrecord"},
 		// what a node mounts once for its pods, and not the manager that asks for it
 		"volume/volumemanager/internal/devices":  {"util", "mount", "mount/table", "volume", "volume/internal/work", "volume/selinux", "volume/volumemanager/internal/blockmap", "volume/volumemanager/internal/rootdir", "volume/mountrecord"},

@@ -1,6 +1,7 @@
 package volumemanager
 
 import (
+	"context"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -66,6 +67,14 @@ func (m *Manager) SetVolumesAttached(attached []v1.AttachedVolume) {
 
 func newAttachmentError(node string, r devices.Reports) *AttachmentError {
 	return &AttachmentError{Volume: r.Volume, Node: node, ReportedInUse: r.InUse, Attached: r.Attached}
+}
+
+// checkAttachment asks the plugin why the volume is not attached, and notes that.
+func checkAttachment(ctx context.Context, missing *AttachmentError, plugin volume.VolumePlugin, spec *volume.Spec) error {
+	if checker, ok := volume.AsAttachmentChecker(plugin); ok && missing.ReportedInUse && !missing.Attached {
+		missing.Err = checker.CheckAttachment(ctx, spec)
+	}
+	return missing.Err
 }
 
 // awaits says which reports are missing before the mount; nil: none. The caller holds the lock.

@@ -14,7 +14,7 @@ import (
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager/internal/lifecycle"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
-	"github.com/podvol/podvol/volume/volumemanager/volumestatus"
+	"github.com/podvol/podvol/volume/volumemanager/internal/statusrows"
 )
 
 // ContainerMounts returns what the runtime must show to one container, by name, of a
@@ -72,7 +72,7 @@ func (m containerVolumes) MountedVolume(podUID types.UID, name string) (*mountre
 	if s.state == StateMounted && s.actual.record != nil && !s.actual.record.Rebuilt && s.doing != opTearDown {
 		return s.actual.record, nil
 	}
-	return nil, volume.NothingDone(volumestatus.NotMounted(m.status.rows(s), name))
+	return nil, volume.NothingDone(statusrows.NotMounted(m.status.rows(s), name))
 }
 
 // KeepRoot implements [containermounts.Volumes].

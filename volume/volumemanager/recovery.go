@@ -13,7 +13,7 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rebuilt"
 	"github.com/podvol/podvol/volume/volumemanager/internal/rootdir"
-	"github.com/podvol/podvol/volume/volumemanager/volumestatus"
+	"github.com/podvol/podvol/volume/volumemanager/internal/statusrows"
 )
 
 // recovery learns what an earlier process has left: from records, directories and the
@@ -87,7 +87,7 @@ func (v *recovery) recoverRecord(ctx context.Context, record *mountrecord.Record
 	if err != nil {
 		return err
 	}
-	row := volumestatus.RowsOf(record, mounted, rootdir.NoneGone)[0]
+	row := statusrows.Recorded(record, mounted, rootdir.NoneGone)[0]
 	use := v.deviceOf(ctx, record)
 	v.entries.Lock()
 	defer v.entries.Unlock()

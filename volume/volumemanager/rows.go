@@ -2,6 +2,7 @@ package volumemanager
 
 import (
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume/volumemanager/internal/statusrows"
 	"github.com/podvol/podvol/volume/volumemanager/volumestatus"
 )
 
@@ -34,8 +35,13 @@ const (
 	StateUnmounted = volumestatus.StateUnmounted
 )
 
-// Inspect returns the volumes below a root directory without a manager; see
-// [volumestatus.Inspect].
+// Inspect returns the volumes below a root directory without a manager, ordered by pod and
+// volume, from records, directories and mount table.
+//
+//   - It neither takes the root's lock nor touches a volume's file system.
+//   - The error joins failures to read, such as of damaged records (*[DamagedError] and
+//     *[UnreadableRecordError]); the rows are valid beside it, but there may be more.
+//   - A missing root has no volumes; one that [CheckRoot] refuses is not looked into.
 func Inspect(rootDir string, table mount.Table) ([]VolumeStatus, error) {
-	return volumestatus.Inspect(rootDir, table)
+	return statusrows.Inspect(rootDir, table)
 }

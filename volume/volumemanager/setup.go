@@ -120,7 +120,7 @@ func (o *operationExecutor) setUpOnce(ctx context.Context, s *podVolume, w attem
 func (o *operationExecutor) tellFailure(ctx context.Context, u *setUp, err error) error {
 	told := err
 	if missing, waits := errors.AsType[*AttachmentError](err); waits {
-		told = missing.Check(ctx, u.plugin, u.record.Spec())
+		told = checkAttachment(ctx, missing, u.plugin, u.record.Spec())
 	}
 	if told == nil || errors.Is(told, claimbinding.ErrUnbound) {
 		return err

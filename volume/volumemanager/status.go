@@ -12,7 +12,7 @@ import (
 	"github.com/podvol/podvol/volume/mountrecord"
 	"github.com/podvol/podvol/volume/volumemanager/internal/claimindex"
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
-	"github.com/podvol/podvol/volume/volumemanager/volumestatus"
+	"github.com/podvol/podvol/volume/volumemanager/internal/statusrows"
 	"github.com/podvol/podvol/volume/volumesource"
 )
 
@@ -51,7 +51,7 @@ func (s *podVolume) rows() []VolumeStatus {
 	for i, name := range s.names {
 		rows[i] = row
 		if s.isOthers(name) {
-			rows[i].RemovePlace()
+			removePlace(&rows[i])
 		}
 		rows[i].Volume = name
 		rows[i].Err = s.errorOf(name)
@@ -64,6 +64,14 @@ func (s *podVolume) rows() []VolumeStatus {
 func (s *podVolume) isOthers(name string) bool {
 	r := s.actual.record
 	return r != nil && !r.Rebuilt && s.err != nil && !slices.Contains(r.Volumes, name)
+}
+
+// removePlace leaves out where a mounted volume is.
+func removePlace(row *VolumeStatus) {
+	row.Source, row.PersistentVolume, row.Claim, row.Path, row.Device = "", "", types.NamespacedName{}, "", ""
+	if row.State == StateMounted {
+		row.State = StateFailed
+	}
 }
 
 // errorOf is the volume's last error, in the name of one of its volumes.
@@ -147,7 +155,7 @@ func (p *publisher) sortedRows(volumes iter.Seq[*podVolume]) (all []VolumeStatus
 	for s := range volumes {
 		all = append(all, p.rows(s)...)
 	}
-	slices.SortFunc(all, volumestatus.Compare)
+	slices.SortFunc(all, statusrows.Compare)
 	return all
 }
 

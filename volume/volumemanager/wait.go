@@ -11,7 +11,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/podstate"
-	"github.com/podvol/podvol/volume/volumemanager/volumestatus"
+	"github.com/podvol/podvol/volume/volumemanager/internal/statusrows"
 )
 
 // SetUpPod declares the pod as [Manager.PutPod] does and waits until each volume that a
@@ -31,17 +31,17 @@ import (
 //     meanwhile.
 func (m *Manager) SetUpPod(ctx context.Context, pod *v1.Pod) (*PodVolumes, error) {
 	if err := checkVolumes(pod); err != nil {
-		return volumestatus.PendingVolumes(pod).Fail(err), err
+		return statusrows.Refused(pod, err), err
 	}
 	if podstate.HasEnded(pod) {
-		return volumestatus.PendingVolumes(pod).Fail(ErrPodEnded), ErrPodEnded
+		return statusrows.Refused(pod, ErrPodEnded), ErrPodEnded
 	}
 	if err := m.life.WaitForRun(ctx); err != nil {
-		return volumestatus.PendingVolumes(pod).Fail(err), err
+		return statusrows.Refused(pod, err), err
 	}
 	expected, err := m.declared(pod)
 	if err != nil {
-		return volumestatus.PendingVolumes(pod).Fail(err), err
+		return statusrows.Refused(pod, err), err
 	}
 	err = m.await(ctx, pod.UID, func(p *podState) (bool, error) {
 		if err := expected.superseded(p); err != nil {
@@ -50,7 +50,7 @@ func (m *Manager) SetUpPod(ctx context.Context, pod *v1.Pod) (*PodVolumes, error
 		return expected.attempted(), nil
 	})
 	result := m.volumesOf(pod, err)
-	return result, result.Err(volumestatus.SetUp, err)
+	return result, statusrows.ErrorOf(result, statusrows.SetUp, err)
 }
 
 // WaitForMounted waits until every volume of a declared pod that a container of it
@@ -88,10 +88,10 @@ func (m *Manager) WaitForMounted(ctx context.Context, podUID types.UID) error {
 		ended = nil // its row says so
 	}
 	result := m.volumesOf(pod, ended)
-	if result.IsMounted() {
+	if statusrows.AreMounted(result.Volumes) {
 		return nil // in the moment that ctx ended
 	}
-	return result.Err(volumestatus.SetUp, err)
+	return statusrows.ErrorOf(result, statusrows.SetUp, err)
 }
 
 // TearDownPod deletes the pod as [Manager.DeletePod] does and waits until each
@@ -162,7 +162,7 @@ func (m *Manager) awaitGone(ctx context.Context, podUID types.UID, counts func(*
 	if len(result.Volumes) == 0 {
 		return nil // perhaps in the moment that ctx ended
 	}
-	return result.Err(volumestatus.TearDown, err)
+	return statusrows.ErrorOf(result, statusrows.TearDown, err)
 }
 
 // awaitRecovery is [Manager.WaitForRecovery], but does not mind the end of ctx
@@ -306,13 +306,13 @@ func (m *Manager) goneBefore(p *podState) string {
 // volumesOf returns the pod's volumes as they are when a wait ends, by its
 // error where it was not to the end.
 func (m *Manager) volumesOf(pod *v1.Pod, ended error) *PodVolumes {
-	result := volumestatus.PendingVolumes(pod)
 	m.entries.Lock()
 	defer m.entries.Unlock()
 	p, ok := m.entries.pods[pod.UID]
 	if !ok {
-		return result.Fail(ended)
+		return statusrows.Refused(pod, ended)
 	}
+	result := statusrows.Untouched(pod)
 	for _, s := range p.volumes {
 		for _, row := range m.status.rows(s) {
 			i := slices.IndexFunc(result.Volumes, func(v VolumeStatus) bool { return v.Volume == row.Volume })
@@ -325,7 +325,7 @@ func (m *Manager) volumesOf(pod *v1.Pod, ended error) *PodVolumes {
 					row.State = StateUnused
 				}
 			case ended != nil && (row.State != StateMounted || s.doing != opNone || s.applied < s.generation):
-				row = volumestatus.Pending(row, ended, "its set-up to begin")
+				row = statusrows.Pending(row, ended, "its set-up to begin")
 			}
 			result.Volumes[i] = row
 		}
@@ -345,7 +345,7 @@ func (m *Manager) remains(podUID types.UID, counts func(*podVolume) bool, ended 
 	result.Pod, result.Volumes = p.name, m.status.sortedRows(p.volumesThat(counts))
 	for i, row := range result.Volumes {
 		if ended != nil {
-			result.Volumes[i] = volumestatus.Pending(row, ended, m.goneBefore(p))
+			result.Volumes[i] = statusrows.Pending(row, ended, m.goneBefore(p))
 		}
 	}
 	return result

@@ -1,12 +1,9 @@
 package volumestatus
 
 import (
-	"context"
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
-
-	"github.com/podvol/podvol/volume"
 )
 
 // AttachmentError is of a volume that waits for a report, or was detached while it is mounted.
@@ -39,22 +36,3 @@ func (e *AttachmentError) Error() string {
 
 // Unwrap returns the plugin's reason.
 func (e *AttachmentError) Unwrap() error { return e.Err }
-
-// Check asks the plugin why the volume is not attached, and notes that.
-func (e *AttachmentError) Check(ctx context.Context, plugin volume.VolumePlugin, spec *volume.Spec) error {
-	if checker, ok := volume.AsAttachmentChecker(plugin); ok && e.ReportedInUse && !e.Attached {
-		e.Err = checker.CheckAttachment(ctx, spec)
-	}
-	return e.Err
-}
-
-// waits names the missing reports.
-func (e *AttachmentError) waits() string {
-	switch {
-	case e.ReportedInUse:
-		return fmt.Sprintf("%s to be reported attached to node %s", e.Volume, e.Node)
-	case e.Attached:
-		return fmt.Sprintf("the status of node %s to list %s in use", e.Node, e.Volume)
-	}
-	return fmt.Sprintf("the status of node %s to list %s in use, and for it to be reported attached", e.Node, e.Volume)
-}

@@ -1,7 +1,5 @@
 // Package volumestatus says how far volumes are: each row of Explain and Inspect of the manager, as
-// a Go value and as JSON, and the errors that say what a volume or a pod waits for. It also finds
-// the rows below a root directory whose manager does not run ([Inspect]). Functions that make rows
-// and errors are for the manager.
+// a Go value and as JSON, and the errors that say what a volume or a pod waits for.
 package volumestatus
 
 import (
@@ -23,10 +21,4 @@ var (
 	ErrWithdrawn = errors.New("the pod was deleted meanwhile")
 	// ErrPodEnded says that a pod's containers have ended for good.
 	ErrPodEnded = errors.New("the pod has ended (phase Succeeded or Failed), so that its volumes are torn down and not set up")
-)
-
-// What is done with all volumes of a pod, for [PodError].
-const (
-	SetUp    = "set up"
-	TearDown = "tear down"
 )

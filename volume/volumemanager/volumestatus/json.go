@@ -2,11 +2,80 @@ package volumestatus
 
 import (
 	"encoding/json"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/volumemanager/internal/causeword"
-	"github.com/podvol/podvol/volume/volumemanager/internal/statusjson"
+	"github.com/podvol/podvol/volume/volumesource"
 )
+
+// statusJSON is a [Status] for other programs. Its keys do not change.
+type statusJSON struct {
+	Namespace        string        `json:"namespace"`
+	Pod              string        `json:"pod"`
+	PodUID           types.UID     `json:"podUID"`
+	Node             string        `json:"node,omitempty"`
+	Volume           string        `json:"volume"`
+	Plugin           string        `json:"plugin"`
+	Source           string        `json:"source"`
+	Claim            string        `json:"claim,omitempty"`
+	PersistentVolume string        `json:"persistentVolume,omitempty"`
+	Path             string        `json:"path"`
+	Device           string        `json:"device,omitempty"`
+	State            string        `json:"state"`
+	Wanted           bool          `json:"wanted"`
+	Since            time.Time     `json:"since,omitzero"`
+	DurationSeconds  float64       `json:"durationSeconds"`
+	Operation        string        `json:"operation,omitempty"`
+	Began            time.Time     `json:"began,omitzero"`
+	Progress         *progressJSON `json:"progress,omitempty"`
+	Failures         int           `json:"failures"`
+	NextRetry        time.Time     `json:"nextRetry,omitzero"`
+	Error            string        `json:"error,omitempty"`
+	Cause            string        `json:"cause,omitempty"`
+	Uncertain        bool          `json:"uncertain,omitempty"`
+	Attachment       string        `json:"attachment,omitempty"`
+	Server           *serverJSON   `json:"server,omitempty"`
+	Condition        string        `json:"condition,omitempty"`
+}
+
+// serverJSON is a [volumesource.Health].
+type serverJSON struct {
+	Name     string    `json:"name"`
+	Answers  bool      `json:"answers"`
+	Since    time.Time `json:"since,omitzero"`
+	Failures int       `json:"failures"`
+	RetryAt  time.Time `json:"retryAt,omitzero"`
+	Error    string    `json:"error,omitempty"`
+}
+
+// troubleOf is nil if no trouble of the server is known.
+func troubleOf(h volumesource.Health) *serverJSON {
+	if h.Source == "" || h.Answers && h.Failures == 0 {
+		return nil
+	}
+	out := &serverJSON{Name: h.Source, Answers: h.Answers, Since: h.Since.UTC(), Failures: h.Failures, RetryAt: h.RetryAt.UTC()}
+	if h.Err != nil {
+		out.Error = h.Err.Error()
+	}
+	return out
+}
+
+// progressJSON is a [volume.Progress].
+type progressJSON struct {
+	Doing string `json:"doing"`
+	Done  int64  `json:"done"`
+	Total int64  `json:"total,omitempty"`
+}
+
+// progressOf is nil where nothing was said.
+func progressOf(p volume.Progress) *progressJSON {
+	if p == (volume.Progress{}) {
+		return nil
+	}
+	return (*progressJSON)(&p)
+}
 
 // MarshalJSON writes the status for other programs, with keys that do not change. There
 // is no way back: an error is more than its text.
@@ -22,13 +91,13 @@ import (
 //     from it have had no answer lately.
 //   - "condition" is there if the storage says that the volume is not in order.
 func (s Status) MarshalJSON() ([]byte, error) {
-	out := statusjson.Status{
+	out := statusJSON{
 		Namespace: s.Pod.Namespace, Pod: s.Pod.Name, PodUID: s.PodUID, Node: string(s.NodeName), Volume: s.Volume,
 		Plugin: s.Plugin, Source: s.Source, Path: s.Path, Device: s.Device, State: string(s.State), Wanted: s.Wanted,
 		Since: s.Since.UTC(), DurationSeconds: s.Duration.Seconds(),
-		Operation: s.Operation, Began: s.Began.UTC(), Progress: statusjson.ProgressOf(s.Progress),
+		Operation: s.Operation, Began: s.Began.UTC(), Progress: progressOf(s.Progress),
 		Failures: s.Failures, NextRetry: s.NextRetry.UTC(), PersistentVolume: s.PersistentVolume,
-		Server: statusjson.TroubleOf(s.Server),
+		Server: troubleOf(s.Server),
 	}
 	if s.Claim.Name != "" {
 		out.Claim = s.Claim.String()
@@ -43,10 +112,4 @@ func (s Status) MarshalJSON() ([]byte, error) {
 		out.Condition = s.Condition.Message
 	}
 	return json.Marshal(out)
-}
-
-// causeOf returns the word for the cause of an error.
-func causeOf(err error) string {
-	return causeword.Of(err, causeword.Typed[*AttachmentError]("Attachment"), causeword.Sentinel("Replaced", ErrReplaced),
-		causeword.Sentinel("Vanished", ErrVanished), causeword.Sentinel("Withdrawn", ErrWithdrawn), causeword.Sentinel("PodEnded", ErrPodEnded))
 }

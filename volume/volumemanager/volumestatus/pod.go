@@ -4,12 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/podvol/podvol/volume/internal/podspec"
 )
 
 // PodVolumes are the volumes of one pod, in the pod's order.
@@ -27,49 +23,6 @@ func (p *PodVolumes) Path(volumeName string) (string, bool) {
 		return "", false
 	}
 	return p.Volumes[i].Path, true
-}
-
-// PendingVolumes are the volumes of a pod with which nothing was done yet. The pod may be nil.
-func PendingVolumes(pod *v1.Pod) *PodVolumes {
-	if pod == nil {
-		return &PodVolumes{}
-	}
-	result := &PodVolumes{Pod: podspec.Name(pod), PodUID: pod.UID, Volumes: make([]Status, len(pod.Spec.Volumes))}
-	now := time.Now()
-	for i, v := range pod.Spec.Volumes {
-		result.Volumes[i] = Status{Pod: result.Pod, PodUID: pod.UID, Volume: v.Name, State: StatePending, Since: now}
-	}
-	return result
-}
-
-// Fail gives every volume the same error.
-func (p *PodVolumes) Fail(err error) *PodVolumes {
-	for i := range p.Volumes {
-		p.Volumes[i].State, p.Volumes[i].Err = StateFailed, err
-	}
-	return p
-}
-
-// IsMounted reports whether every volume is that a container uses.
-func (p *PodVolumes) IsMounted() bool {
-	return !slices.ContainsFunc(p.Volumes, func(v Status) bool {
-		return v.State != StateMounted && v.State != StateUnused || v.Err != nil
-	})
-}
-
-// Err collects the errors of the volumes; ended is why a wait ended early, if
-// no volume says it.
-func (p *PodVolumes) Err(op string, ended error) error {
-	var errs []error
-	for _, v := range p.Volumes {
-		if v.Err != nil {
-			errs = append(errs, v.Err)
-		}
-	}
-	if len(errs) == 0 {
-		return ended
-	}
-	return &PodError{Op: op, Pod: p.Pod, PodUID: p.PodUID, Errs: errs}
 }
 
 // PodError collects what went wrong with the volumes of one pod.
@@ -96,7 +49,7 @@ func (e *PodError) Error() string {
 }
 
 func past(op string) string {
-	if op == TearDown {
+	if op == "tear down" {
 		return "torn down"
 	}
 	return op // "set up" is its own participle

@@ -1,9 +1,7 @@
 package volumestatus
 
 import (
-	"cmp"
 	"fmt"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -106,15 +104,6 @@ type Status struct {
 	Condition *volume.Condition
 }
 
-func Compare(a, b Status) int {
-	return cmp.Or(
-		strings.Compare(a.Pod.Namespace, b.Pod.Namespace),
-		strings.Compare(a.Pod.Name, b.Pod.Name),
-		cmp.Compare(a.PodUID, b.PodUID),
-		strings.Compare(a.Volume, b.Volume),
-	)
-}
-
 // ServerTrouble says in a few words what trouble the volume's server has; empty
 // where none is known.
 func (s Status) ServerTrouble() string {
@@ -127,12 +116,4 @@ func (s Status) ServerTrouble() string {
 		return text + fmt.Sprintf("; it is tried again in %s", wait.Round(time.Millisecond))
 	}
 	return text + "; it is tried again by the next mount from it"
-}
-
-// RemovePlace leaves out the place of a mounted volume.
-func (s *Status) RemovePlace() {
-	s.Source, s.PersistentVolume, s.Claim, s.Path, s.Device = "", "", types.NamespacedName{}, "", ""
-	if s.State == StateMounted {
-		s.State = StateFailed
-	}
 }
