@@ -232,7 +232,7 @@ func (b *binder) syncBoundClaim(ctx context.Context, claim *v1.PersistentVolumeC
 }
 
 func (b *binder) lose(ctx context.Context, claim *v1.PersistentVolumeClaim, reason, message string) error {
-	b.events.Is(claim, v1.EventTypeWarning, reason, message, "")
+	b.events.EventOnce(claim, v1.EventTypeWarning, reason, message, "")
 	_, err := b.status.setClaimStatus(ctx, claim, v1.ClaimLost, nil)
 	return err
 }

@@ -40,11 +40,11 @@ func (b *binder) makeClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume) error
 	case err != nil:
 		return err
 	case exists && stored.DeletionTimestamp == nil && !metav1.IsControlledBy(stored, pod):
-		b.events.IsOf(volumeOf(pod, v.Name), pod, v1.EventTypeWarning, reasonFailedBinding,
+		b.events.EventOnceFor(volumeOf(pod, v.Name), pod, v1.EventTypeWarning, reasonFailedBinding,
 			fmt.Sprintf("ephemeral volume %s: PVC %s was not created for the pod; delete it, or rename the volume", v.Name, name), "")
 		return nil
 	case exists:
-		b.events.Settled(volumeOf(pod, v.Name))
+		b.events.Forget(volumeOf(pod, v.Name))
 		return nil // once a claim is gone its pod is enqueued
 	}
 	template := v.Ephemeral.VolumeClaimTemplate.DeepCopy()
@@ -60,11 +60,11 @@ func (b *binder) makeClaim(ctx context.Context, pod *v1.Pod, v *v1.Volume) error
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			b.events.IsOf(volumeOf(pod, v.Name), pod, v1.EventTypeWarning, reasonFailedBinding, fmt.Sprintf("ephemeral volume %s: create PVC %s: %v", v.Name, name, err), "")
+			b.events.EventOnceFor(volumeOf(pod, v.Name), pod, v1.EventTypeWarning, reasonFailedBinding, fmt.Sprintf("ephemeral volume %s: create PVC %s: %v", v.Name, name, err), "")
 		}
 		return fmt.Errorf("make the claim of ephemeral volume %q: %w", v.Name, err)
 	}
-	b.events.Settled(volumeOf(pod, v.Name))
+	b.events.Forget(volumeOf(pod, v.Name))
 	b.cluster.claims.Put(made)
 	return nil
 }

@@ -79,7 +79,7 @@ func (b *binder) syncVolumeOfClaim(ctx context.Context, pv *v1.PersistentVolume)
 // refuseVolume is for a volume that no claim gets as it is.
 func (b *binder) refuseVolume(ctx context.Context, pv *v1.PersistentVolume, detail string) error {
 	message := "no claim can have it: " + detail + "; correct it"
-	b.events.Is(pv, v1.EventTypeWarning, reasonInvalidVolume, message, "")
+	b.events.EventOnce(pv, v1.EventTypeWarning, reasonInvalidVolume, message, "")
 	_, err := b.status.setVolumePhase(ctx, pv, v1.VolumePending, message)
 	return err
 }
@@ -87,7 +87,7 @@ func (b *binder) refuseVolume(ctx context.Context, pv *v1.PersistentVolume, deta
 // checkMode tells of a claim that can never have the volume made for it.
 func (b *binder) checkMode(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) {
 	if have, want := pvapi.VolumeMode(pv.Spec.VolumeMode), pvapi.VolumeMode(claim.Spec.VolumeMode); have != want {
-		b.events.Is(pv, v1.EventTypeWarning, reasonVolumeMismatch,
+		b.events.EventOnce(pv, v1.EventTypeWarning, reasonVolumeMismatch,
 			fmt.Sprintf("Cannot bind PersistentVolume to requested PersistentVolumeClaim %q due to incompatible volumeMode", claim.Name),
 			fmt.Sprintf("the volume's is %s, the claim's %s", have, want))
 	}

@@ -54,8 +54,8 @@ func (c *changes) claimChanged(name types.NamespacedName, prior, now *v1.Persist
 		c.queue.Enqueue(pvapi.ClaimRef(name))
 	case latest.Gone:
 		c.index.DeleteClaim(name)
-		c.events.Settled(prior.UID)
-		c.events.Settled(eventlog.SlownessOf(prior))
+		c.events.Forget(prior.UID)
+		c.events.Forget(eventlog.SlowState(prior))
 		c.operations.Forget(provisionKey(prior))
 		c.resizer.Forget(prior)
 		c.table.ForgetPods(name)
@@ -126,14 +126,14 @@ func (c *changes) volumeChanged(name types.NamespacedName, prior, now *v1.Persis
 	if how == latest.Gone {
 		c.index.Delete(name.Name)
 		c.operations.Forget(releaseKey(prior))
-		c.events.Settled(prior.UID)
-		c.events.Settled(eventlog.SlownessOf(prior))
+		c.events.Forget(prior.UID)
+		c.events.Forget(eventlog.SlowState(prior))
 	} else {
 		c.index.Put(now)
 		if prior != nil && !isSameRelease(prior, now) {
 			c.operations.Forget(releaseKey(prior))
-			c.events.Settled(prior.UID)
-			c.events.Settled(eventlog.SlownessOf(prior))
+			c.events.Forget(prior.UID)
+			c.events.Forget(eventlog.SlowState(prior))
 		}
 	}
 	for _, claim := range claims {
@@ -171,7 +171,7 @@ func (c *changes) podChanged(name types.NamespacedName, prior, now *v1.Pod, how 
 		return
 	}
 	for i := range prior.Spec.Volumes {
-		c.events.Settled(volumeOf(prior, prior.Spec.Volumes[i].Name))
+		c.events.Forget(volumeOf(prior, prior.Spec.Volumes[i].Name))
 	}
 }
 

@@ -120,7 +120,7 @@ type pendingClaims struct {
 func (p *pendingClaims) leave(ctx context.Context, claim *v1.PersistentVolumeClaim, why error, e event) error {
 	p.unbound.set(pvapi.NameOf(claim), why)
 	if e.reason != "" {
-		p.events.Is(claim, e.eventType, e.reason, e.message, e.details)
+		p.events.EventOnce(claim, e.eventType, e.reason, e.message, e.details)
 	}
 	return p.status.setPending(ctx, claim)
 }

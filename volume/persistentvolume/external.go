@@ -52,7 +52,7 @@ func (e *externalProvisioner) begin(claim *v1.PersistentVolumeClaim, _ *storagev
 }
 
 func (e *externalProvisioner) tellBegun(claim *v1.PersistentVolumeClaim) {
-	e.events.Happened(claim, v1.EventTypeNormal, reasonProvisioning, fmt.Sprintf("External provisioner is provisioning volume for claim %q", pvapi.NameOf(claim).String()))
+	e.events.Event(claim, v1.EventTypeNormal, reasonProvisioning, fmt.Sprintf("External provisioner is provisioning volume for claim %q", pvapi.NameOf(claim).String()))
 }
 
 func (e *externalProvisioner) complete(pv *v1.PersistentVolume) {
@@ -162,7 +162,7 @@ func (e *externalProvisioner) tellOrphanedStorage(claim *v1.PersistentVolumeClai
 	if _, known := begunWith(claim); known || claim.DeletionTimestamp == nil || !isProvisioning(claim) {
 		return
 	}
-	e.events.Is(claim, v1.EventTypeWarning, reasonCleanupFailed, fmt.Sprintf("storage of the name %q may have been made for the claim, and its annotation %s, which said how, is gone or cannot be read: "+
+	e.events.EventOnce(claim, v1.EventTypeWarning, reasonCleanupFailed, fmt.Sprintf("storage of the name %q may have been made for the claim, and its annotation %s, which said how, is gone or cannot be read: "+
 		"see that there is none, then remove the finalizer %s", ProvisionedName(claim), annProvisioning, ProvisioningFinalizer), "")
 }
 

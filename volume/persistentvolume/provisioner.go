@@ -110,7 +110,7 @@ func (p *provisioner) provision(ctx context.Context, claim *v1.PersistentVolumeC
 		}
 		return true, nil
 	case operation.Running:
-		p.events.IsSlow(claim, err)
+		p.events.PluginSlow(claim, err)
 		return true, p.pending.leave(ctx, claim, p.beingMade(claim, err), event{})
 	}
 	if failed := p.failProvisioning(ctx, claim, failedToProvision(claim, err)); failed != nil {
@@ -298,10 +298,10 @@ func (p *provisioner) finishProvisioning(ctx context.Context, claim *v1.Persiste
 		}))
 		switch state {
 		case operation.Running:
-			p.events.IsSlow(claim, err)
+			p.events.PluginSlow(claim, err)
 			return nil
 		case operation.Failed:
-			p.events.Is(claim, v1.EventTypeWarning, reasonCleanupFailed, fmt.Sprintf("storage of the name %q may have been made for the claim, and it is kept until that is known: %v; "+
+			p.events.EventOnce(claim, v1.EventTypeWarning, reasonCleanupFailed, fmt.Sprintf("storage of the name %q may have been made for the claim, and it is kept until that is known: %v; "+
 				"it is tried again; if you have seen that there is none, remove the finalizer %s", ProvisionedName(claim), err, ProvisioningFinalizer), "")
 			return nil
 		}

@@ -65,7 +65,7 @@ func (p *provisioner) makeVolume(ctx context.Context, claim *v1.PersistentVolume
 		return fmt.Errorf("%w: store PersistentVolume %q: %w", errStorageIsThere, name, err)
 	}
 	p.cluster.volumes.Put(stored)
-	p.events.Happened(claim, v1.EventTypeNormal, reasonProvisioningSucceeded, fmt.Sprintf("Successfully provisioned volume %s using %s", name, class.Provisioner))
+	p.events.Event(claim, v1.EventTypeNormal, reasonProvisioningSucceeded, fmt.Sprintf("Successfully provisioned volume %s using %s", name, class.Provisioner))
 	return nil
 }
 

@@ -116,7 +116,7 @@ func (r *reclaimer) recycle(ctx context.Context, pv *v1.PersistentVolume) error 
 			return fmt.Errorf("%w; empty it by hand, then delete the PersistentVolume and declare it anew, best with reclaim policy Retain", err)
 		}
 		return plugin.Recycle(ctx, pv.Name, spec, func(eventType, message string) {
-			r.events.Happened(pv, eventType, reasonRecyclerPod, "Recycler pod: "+message)
+			r.events.Event(pv, eventType, reasonRecyclerPod, "Recycler pod: "+message)
 		})
 	}))
 	switch state {
@@ -126,13 +126,13 @@ func (r *reclaimer) recycle(ctx context.Context, pv *v1.PersistentVolume) error 
 		}
 		return r.failReclaim(ctx, pv, reasonFailedRecycle, fmt.Errorf("recycling failed: %w", err))
 	case operation.Running:
-		r.events.IsSlow(pv, err)
+		r.events.PluginSlow(pv, err)
 		return nil
 	}
 	if err := r.unbind(ctx, pv); err != nil {
 		return err
 	}
-	r.events.Happened(pv, v1.EventTypeNormal, reasonRecycled, "Volume recycled")
+	r.events.Event(pv, v1.EventTypeNormal, reasonRecycled, "Volume recycled")
 	return nil
 }
 
@@ -163,7 +163,7 @@ func (r *reclaimer) deleteStorage(ctx context.Context, pv *v1.PersistentVolume) 
 			return err
 		}
 		if !reclaim.FoundStorage(deleter) {
-			r.events.Happened(pv, v1.EventTypeNormal, ReasonStorageMissing, "The volume's storage was not there, so nothing was deleted")
+			r.events.Event(pv, v1.EventTypeNormal, ReasonStorageMissing, "The volume's storage was not there, so nothing was deleted")
 		}
 		return nil
 	}))
@@ -174,7 +174,7 @@ func (r *reclaimer) deleteStorage(ctx context.Context, pv *v1.PersistentVolume) 
 		}
 		return r.failReclaim(ctx, pv, reasonFailedDelete, err)
 	case operation.Running:
-		r.events.IsSlow(pv, err)
+		r.events.PluginSlow(pv, err)
 		return nil
 	}
 	next := pv.DeepCopy()
@@ -196,7 +196,7 @@ func (r *reclaimer) deleteStorage(ctx context.Context, pv *v1.PersistentVolume) 
 
 // failReclaim shows why a volume could not be reclaimed; it is tried again.
 func (r *reclaimer) failReclaim(ctx context.Context, pv *v1.PersistentVolume, reason string, why error) error {
-	r.events.Is(pv, v1.EventTypeWarning, reason, why.Error(), "")
+	r.events.EventOnce(pv, v1.EventTypeWarning, reason, why.Error(), "")
 	_, err := r.status.setVolumePhase(ctx, pv, v1.VolumeFailed, why.Error())
 	return err
 }
@@ -204,7 +204,7 @@ func (r *reclaimer) failReclaim(ctx context.Context, pv *v1.PersistentVolume, re
 // awaitRelease tells the users of a volume that is to be reclaimed. That is no
 // failure, so that it stays Released, as in Kubernetes.
 func (r *reclaimer) awaitRelease(ctx context.Context, pv *v1.PersistentVolume, reason string, why error) error {
-	r.events.Is(pv, v1.EventTypeNormal, reason, why.Error(), "")
+	r.events.EventOnce(pv, v1.EventTypeNormal, reason, why.Error(), "")
 	_, err := r.status.setVolumePhase(ctx, pv, v1.VolumeReleased, why.Error())
 	return err
 }

@@ -32,21 +32,21 @@ type Object interface {
 	GetUID() types.UID
 }
 
-// Happened tells of something that took place just now.
-func (l *Log) Happened(object runtime.Object, eventType, reason, message string) {
+// Event tells of something that took place just now.
+func (l *Log) Event(object runtime.Object, eventType, reason, message string) {
 	if l.sink != nil {
 		l.sink.Event(object, eventType, reason, message)
 	}
 }
 
-// Is tells of the state that an object is in. Details that others change all
-// the time make no other state.
-func (l *Log) Is(object Object, eventType, reason, message, details string) {
-	l.IsOf(object.GetUID(), object, eventType, reason, message, details)
+// EventOnce tells of the state that an object is in, once until it is in another. Details
+// that others change all the time make no other state.
+func (l *Log) EventOnce(object Object, eventType, reason, message, details string) {
+	l.EventOnceFor(object.GetUID(), object, eventType, reason, message, details)
 }
 
-// IsOf is [Log.Is] for a state of a name of its own.
-func (l *Log) IsOf(name types.UID, object Object, eventType, reason, message, details string) {
+// EventOnceFor is [Log.EventOnce] for a state of a name of its own.
+func (l *Log) EventOnceFor(name types.UID, object Object, eventType, reason, message, details string) {
 	l.mu.Lock()
 	state := reason + "\x00" + message
 	known := l.told[name] == state
@@ -56,25 +56,25 @@ func (l *Log) IsOf(name types.UID, object Object, eventType, reason, message, de
 		if details != "" {
 			message += ": " + details
 		}
-		l.Happened(object, eventType, reason, message)
+		l.Event(object, eventType, reason, message)
 	}
 }
 
 // reasonPluginSlow is podvol's own.
 const reasonPluginSlow = "VolumePluginSlow"
 
-// IsSlow tells, once, of a plugin that does not answer, if it does not.
-func (l *Log) IsSlow(object Object, slow error) {
+// PluginSlow tells, once, of a plugin that does not answer; nil: it does.
+func (l *Log) PluginSlow(object Object, slow error) {
 	if slow != nil {
-		l.IsOf(SlownessOf(object), object, v1.EventTypeWarning, reasonPluginSlow, slow.Error(), "")
+		l.EventOnceFor(SlowState(object), object, v1.EventTypeWarning, reasonPluginSlow, slow.Error(), "")
 	}
 }
 
-// SlownessOf names the state of [Log.IsSlow].
-func SlownessOf(object Object) types.UID { return object.GetUID() + "/slow" }
+// SlowState names the state of [Log.PluginSlow].
+func SlowState(object Object) types.UID { return object.GetUID() + "/slow" }
 
-// Settled says that an object is in no state to tell of.
-func (l *Log) Settled(uid types.UID) {
+// Forget says that an object is in no state to tell of.
+func (l *Log) Forget(uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.told, uid)

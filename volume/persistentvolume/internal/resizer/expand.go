@@ -40,7 +40,7 @@ func (r *Resizer) expand(ctx context.Context, claim *v1.PersistentVolumeClaim, p
 	state, err := r.Operations.Do(r.expandTask(key, claim, pv, plugin, target))
 	switch {
 	case state == operation.Running:
-		r.Events.IsSlow(claim, err)
+		r.Events.PluginSlow(claim, err)
 		return claim, nil
 	case state == operation.Done:
 		return r.expanded(ctx, claim, pv, key, target)
@@ -48,7 +48,7 @@ func (r *Resizer) expand(ctx context.Context, claim *v1.PersistentVolumeClaim, p
 		return claim, nil
 	}
 	r.note(claim.UID, claim, fmt.Errorf("it is not made larger: %w", err))
-	r.Events.Is(claim, v1.EventTypeWarning, reasonResizeFailed, "it is not made larger", fmt.Sprintf("to %s: %v", target.String(), err)) // once, whatever its details
+	r.Events.EventOnce(claim, v1.EventTypeWarning, reasonResizeFailed, "it is not made larger", fmt.Sprintf("to %s: %v", target.String(), err)) // once, whatever its details
 	if !errors.Is(err, volume.ErrResizeInfeasible) {
 		return r.setError(ctx, claim, v1.PersistentVolumeClaimControllerResizeError, err)
 	}
@@ -88,7 +88,7 @@ func (r *Resizer) expanded(ctx context.Context, claim *v1.PersistentVolumeClaim,
 	var err error
 	if done.node {
 		if claim, err = r.setGrowth(ctx, claim, target, v1.PersistentVolumeClaimNodeResizePending); err == nil {
-			r.Events.Happened(claim, v1.EventTypeNormal, reasonNodeResize, fmt.Sprintf("the node that mounts the volume is to make its file system as large as it is, %s", done.reached.String()))
+			r.Events.Event(claim, v1.EventTypeNormal, reasonNodeResize, fmt.Sprintf("the node that mounts the volume is to make its file system as large as it is, %s", done.reached.String()))
 		}
 	} else {
 		claim, err = r.finishGrowth(ctx, claim, target, done.reached)

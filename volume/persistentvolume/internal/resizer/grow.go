@@ -81,7 +81,7 @@ func (r *Resizer) Forget(claim *v1.PersistentVolumeClaim) {
 	}
 	r.missing.Delete(claim.UID)
 	r.missing.Delete(attributesOf(claim))
-	r.Events.Settled(attributesOf(claim))
+	r.Events.Forget(attributesOf(claim))
 	r.Operations.Forget(expandKey(claim, claim.Status.AllocatedResources[v1.ResourceStorage]))
 	if m := claim.Status.ModifyVolumeStatus; m != nil {
 		r.Operations.Forget(modifyKey(claim, m.TargetVolumeAttributesClassName))
@@ -109,7 +109,7 @@ func (r *Resizer) recordGrowth(ctx context.Context, claim *v1.PersistentVolumeCl
 	want, have := pvapi.RequestOf(claim), claim.Status.Capacity[v1.ResourceStorage]
 	state := claim.Status.AllocatedResourceStatuses[v1.ResourceStorage]
 	if state == "" && want.Cmp(have) <= 0 {
-		r.Events.Settled(claim.UID)
+		r.Events.Forget(claim.UID)
 		r.note(claim.UID, claim, nil)
 		if _, ours := r.expanderOf(pv); ours {
 			if err := r.forgetSizeBefore(ctx, pv, have); err != nil {
@@ -170,7 +170,7 @@ func (r *Resizer) awaitExpansion(claim *v1.PersistentVolumeClaim, pv *v1.Persist
 	if plugin := r.pluginOf(pv); plugin != nil && isGrownOutside(plugin) {
 		details += "; enlarge its storage, and then its spec.capacity: the node does the rest"
 	}
-	r.Events.Is(claim, v1.EventTypeNormal, reasonExternalExpanding, "waiting for an external controller to expand this PVC", details)
+	r.Events.EventOnce(claim, v1.EventTypeNormal, reasonExternalExpanding, "waiting for an external controller to expand this PVC", details)
 }
 
 // isGrownOutside reports whether a plugin grows what a node sees, once another has enlarged the
@@ -204,7 +204,7 @@ func (r *Resizer) refuseGrowth(ctx context.Context, claim *v1.PersistentVolumeCl
 	refused := fmt.Errorf("it is not made larger: %s", why)
 	r.note(claim.UID, claim, refused)
 	stored, err := r.setError(ctx, claim, v1.PersistentVolumeClaimControllerResizeError, refused)
-	r.Events.Is(claim, v1.EventTypeWarning, reasonResizeFailed, refused.Error(),
+	r.Events.EventOnce(claim, v1.EventTypeWarning, reasonResizeFailed, refused.Error(),
 		fmt.Sprintf("it asks for %s; let it ask for no more than it has, or enlarge volume %q by hand and then its spec.capacity", want.String(), pv.Name))
 	return stored, err
 }
@@ -254,9 +254,9 @@ func (r *Resizer) finishGrowth(ctx context.Context, claim *v1.PersistentVolumeCl
 			v1.PersistentVolumeClaimControllerResizeError, v1.PersistentVolumeClaimNodeResizeError)
 	})
 	if err == nil {
-		r.Events.Settled(claim.UID)
+		r.Events.Forget(claim.UID)
 		r.note(claim.UID, claim, nil)
-		r.Events.Happened(claim, v1.EventTypeNormal, reasonResized, fmt.Sprintf("the volume has %s", size.String()))
+		r.Events.Event(claim, v1.EventTypeNormal, reasonResized, fmt.Sprintf("the volume has %s", size.String()))
 	}
 	return claim, err
 }
@@ -270,7 +270,7 @@ func TellOfShrinking(prior, now *v1.PersistentVolumeClaim, events *eventlog.Log)
 	}
 	was, want, have := pvapi.RequestOf(prior), pvapi.RequestOf(now), now.Status.Capacity[v1.ResourceStorage]
 	if want.Cmp(was) < 0 && want.Cmp(have) < 0 {
-		events.Happened(now, v1.EventTypeWarning, reasonResizeFailed,
+		events.Event(now, v1.EventTypeWarning, reasonResizeFailed,
 			fmt.Sprintf("a volume cannot be made smaller: it asks for %s, and has %s; ask for %s again", want.String(), have.String(), was.String()))
 	}
 }

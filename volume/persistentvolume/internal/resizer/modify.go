@@ -39,7 +39,7 @@ func (r *Resizer) recordModification(ctx context.Context, claim *v1.PersistentVo
 		r.Operations.Forget(modifyKey(claim, recorded.TargetVolumeAttributesClassName))
 	}
 	if target == "" || target == ptr.Deref(claim.Status.CurrentVolumeAttributesClassName, "") {
-		r.Events.Settled(attributesOf(claim))
+		r.Events.Forget(attributesOf(claim))
 		r.note(attributesOf(claim), claim, nil)
 		if recorded == nil {
 			return claim, nil
@@ -77,7 +77,7 @@ func (r *Resizer) attributesClass(ctx context.Context, claim *v1.PersistentVolum
 	class, err := objects.Get[*storagev1.VolumeAttributesClass](ctx, r.Objects, volume.NewObjectRef(pvapi.KindAttributesClass, "", name))
 	if errors.Is(err, volume.ErrNotFound) {
 		r.note(attributesOf(claim), claim, pvapi.NoAttributesClass(name))
-		r.Events.IsOf(attributesOf(claim), claim, v1.EventTypeWarning, reasonModifyFailed, pvapi.NoAttributesClass(name).Error(), "")
+		r.Events.EventOnceFor(attributesOf(claim), claim, v1.EventTypeWarning, reasonModifyFailed, pvapi.NoAttributesClass(name).Error(), "")
 		return nil, nil
 	}
 	return class, err
@@ -93,7 +93,7 @@ func (r *Resizer) awaitModification(ctx context.Context, claim *v1.PersistentVol
 		eventType, reason, message = v1.EventTypeWarning, reasonModifyFailed, fmt.Sprintf("it is not given the VolumeAttributesClass %q: the plugin %s cannot change volumes", target, plugin.GetPluginName())
 	}
 	r.note(attributesOf(claim), claim, errors.New(message))
-	r.Events.IsOf(attributesOf(claim), claim, eventType, reason, message, "")
+	r.Events.EventOnceFor(attributesOf(claim), claim, eventType, reason, message, "")
 }
 
 // modify has a plugin give a volume the parameters of a class, which the claim says since
@@ -121,7 +121,7 @@ func (r *Resizer) modify(ctx context.Context, claim *v1.PersistentVolumeClaim, p
 		}})
 	switch {
 	case state == operation.Running:
-		r.Events.IsSlow(claim, err)
+		r.Events.PluginSlow(claim, err)
 		return claim, nil
 	case state == operation.Done:
 		return r.modified(ctx, claim, pv, target)
@@ -130,7 +130,7 @@ func (r *Resizer) modify(ctx context.Context, claim *v1.PersistentVolumeClaim, p
 	}
 	failed := fmt.Errorf("it is not given the VolumeAttributesClass %q: %w", target, err)
 	r.note(attributesOf(claim), claim, failed)
-	r.Events.IsOf(attributesOf(claim), claim, v1.EventTypeWarning, reasonModifyFailed, fmt.Sprintf("it is not given the VolumeAttributesClass %q", target), err.Error()) // once, whatever its details
+	r.Events.EventOnceFor(attributesOf(claim), claim, v1.EventTypeWarning, reasonModifyFailed, fmt.Sprintf("it is not given the VolumeAttributesClass %q", target), err.Error()) // once, whatever its details
 	if !errors.Is(err, volume.ErrModifyInfeasible) {
 		return r.setError(ctx, claim, v1.PersistentVolumeClaimVolumeModifyVolumeError, err)
 	}
@@ -156,9 +156,9 @@ func (r *Resizer) modified(ctx context.Context, claim *v1.PersistentVolumeClaim,
 		return claim, err
 	}
 	r.Operations.Forget(modifyKey(claim, target))
-	r.Events.Settled(attributesOf(claim))
+	r.Events.Forget(attributesOf(claim))
 	r.note(attributesOf(claim), claim, nil)
-	r.Events.Happened(claim, v1.EventTypeNormal, reasonModified, fmt.Sprintf("the volume has the VolumeAttributesClass %q", target))
+	r.Events.Event(claim, v1.EventTypeNormal, reasonModified, fmt.Sprintf("the volume has the VolumeAttributesClass %q", target))
 	return claim, nil
 }
 
