@@ -41,11 +41,13 @@ func (r *Resizer) setError(ctx context.Context, claim *v1.PersistentVolumeClaim,
 	if messageOf(claim, condition) == why.Error() {
 		return claim, nil
 	}
-	return r.Writer.ChangeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) {
-		s.Conditions = append(pvapi.WithoutConditions(s.Conditions, condition), v1.PersistentVolumeClaimCondition{
-			Type: condition, Status: v1.ConditionTrue, LastTransitionTime: metav1.Now(), Message: why.Error(),
-		})
-	})
+	return r.Writer.ChangeStatus(ctx, claim, func(s *v1.PersistentVolumeClaimStatus) { setCondition(s, condition, why.Error()) })
+}
+
+// setCondition has a status say one thing, and not some others.
+func setCondition(s *v1.PersistentVolumeClaimStatus, condition v1.PersistentVolumeClaimConditionType, message string, without ...v1.PersistentVolumeClaimConditionType) {
+	s.Conditions = append(pvapi.WithoutConditions(s.Conditions, append(without, condition)...),
+		v1.PersistentVolumeClaimCondition{Type: condition, Status: v1.ConditionTrue, LastTransitionTime: metav1.Now(), Message: message})
 }
 
 // clearError removes that condition.
