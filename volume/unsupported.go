@@ -90,7 +90,7 @@ func unsupportedType(sourceType string) (reason, replacement string) {
 	switch sourceType {
 	case "awsElasticBlockStore", "azureDisk", "azureFile", "cinder", "gcePersistentDisk", "portworxVolume", "vsphereVolume":
 		return movedToCSI, useCSI
-	case "cephfs", "rbd":
+	case "rbd":
 		return noCode, "use the Ceph CSI driver, or register a plugin of your own"
 	case "glusterfs", "storageos", "flocker", "photonPersistentDisk", "quobyte", "scaleIO":
 		return noCode, useCSIOrOwn

@@ -115,11 +115,11 @@ func New(c Config) *Mounter {
 //
 // [Config].Via may force one of the two ways:
 //
-//   - By system calls: bind mounts, remounts, changes of propagation, NFS, and every type
-//     that the kernel has and no helper is installed for: tmpfs, hugetlbfs, proc,
-//     overlay, ext4, xfs, btrfs and so on.
-//   - By mount(8): types with a helper (FUSE, cifs, ceph, glusterfs, any type of which
-//     mount.<type> is in [Config].HelperDirs), NFS with Kerberos, a type that must be
+//   - By system calls: bind mounts, remounts, changes of propagation, NFS, Ceph by a key and
+//     the addresses of its monitors, and every type that the kernel has and no helper is
+//     installed for: tmpfs, hugetlbfs, proc, overlay, ext4, xfs, btrfs and so on.
+//   - By mount(8): types with a helper (FUSE, cifs, other mounts of ceph, glusterfs, any type of
+//     which mount.<type> is in [Config].HelperDirs), NFS with Kerberos, a type that must be
 //     detected, images in a file, and the options that mount(8) itself carries out (loop,
 //     X-mount.*, user …).
 //
@@ -294,6 +294,8 @@ func (c Config) typeNeedsCommand(r mount.Request, o mountopt.Options) string {
 	case fstypes.Family(r.FSType) == "nfs":
 		reason, _ := nfs.NeedsHelper(o.Data)
 		return reason
+	case fstypes.Family(r.FSType) == "ceph":
+		return cephNeedsHelper(r.Source, o.Data)
 	case fstypes.WantsHelper(r.FSType):
 		return fmt.Sprintf("%s is mounted by a helper program", r.FSType)
 	case !isPseudo(r.FSType) && c.hasHelper(r.FSType):

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/plugins/cephfs"
 	"github.com/podvol/podvol/volume/plugins/configmap"
 	"github.com/podvol/podvol/volume/plugins/downwardapi"
 	"github.com/podvol/podvol/volume/plugins/emptydir"
@@ -26,6 +27,7 @@ import (
 // says of two of one name holds for replacements too.
 func All(replacements ...volume.VolumePlugin) []volume.VolumePlugin {
 	all := []volume.VolumePlugin{
+		cephfs.New(cephfs.Config{}),
 		configmap.New(),
 		downwardapi.New(downwardapi.Config{}),
 		emptydir.New(),

@@ -26,6 +26,7 @@ func TestAllFitTogether(t *testing.T) {
 		return volume.NewSpecFromPersistentVolume(pv, false)
 	}
 	specs := map[string][]*volume.Spec{
+		"kubernetes.io/cephfs":       {inline(v1.VolumeSource{CephFS: &v1.CephFSVolumeSource{}}), persistent(v1.PersistentVolumeSource{CephFS: &v1.CephFSPersistentVolumeSource{}})},
 		"kubernetes.io/configmap":    {inline(v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}})},
 		"kubernetes.io/downward-api": {inline(v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{}})},
 		"kubernetes.io/empty-dir":    {inline(v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}})},
