@@ -108,13 +108,26 @@ func (m *Meter) Tree(ctx context.Context, path string) (*volume.Metrics, error) 
 	return m.measure(ctx, meterKey{path: path, tree: true}, func() (*volume.Metrics, error) { return tree(walk, path, budget) })
 }
 
+// Counted measures a tree whose file system counts what it takes, by a call that asks for
+// it. Everything else is as with [Meter.Tree].
+func (m *Meter) Counted(ctx context.Context, path string, count func() (diskusage.Usage, error)) (*volume.Metrics, error) {
+	return m.measure(ctx, meterKey{path: path, tree: true}, func() (*volume.Metrics, error) {
+		return fileSystemWith(path, count)
+	})
+}
+
 // tree returns metrics beside a *[diskusage.BudgetError], too.
 func tree(ctx context.Context, path string, budget diskusage.Budget) (*volume.Metrics, error) {
+	return fileSystemWith(path, func() (diskusage.Usage, error) { return diskusage.WalkWithin(ctx, path, budget) })
+}
+
+// fileSystemWith returns the file system's metrics, with the use of a tree in it.
+func fileSystemWith(path string, use func() (diskusage.Usage, error)) (*volume.Metrics, error) {
 	metrics, err := fileSystem(path)
 	if err != nil {
 		return nil, err
 	}
-	usage, err := diskusage.WalkWithin(ctx, path, budget)
+	usage, err := use()
 	if err != nil && !isUnfinished(err) {
 		return nil, err
 	}

@@ -297,6 +297,7 @@ func calls() map[uint64]place {
 		unix.SYS_FLOCK:           {name: "flock", kind: byFile},
 		unix.SYS_CONNECT:         {name: "connect", kind: byFile},
 		unix.SYS_IOCTL:           {name: "ioctl", kind: byFile},
+		unix.SYS_QUOTACTL_FD:     {name: "quotactl_fd", kind: byFile},
 		unix.SYS_READ:            {name: "read", kind: byFile, alwaysReads: true},
 		unix.SYS_PREAD64:         {name: "pread64", kind: byFile, alwaysReads: true},
 		unix.SYS_GETDENTS64:      {name: "getdents64", kind: byFile, alwaysReads: true},

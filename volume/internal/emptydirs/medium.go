@@ -84,8 +84,11 @@ type Options struct {
 	// tmpfs, "HugePages-<size>" for a hugetlbfs with pages of that size.
 	Medium v1.StorageMedium
 	// SizeBytes limits a tmpfs or hugetlbfs; 0 leaves it to the kernel (half
-	// of the memory, and all huge pages). A plain directory has no limit.
+	// of the memory, and all huge pages). A plain directory has no limit by it.
 	SizeBytes int64
+	// Limit limits a plain directory. It is called at each set-up, and at the first one
+	// before anything is in the directory. Its error fails the set-up. It may be nil.
+	Limit func(dir string) error
 	// Mode is the directory's, permission bits, sticky and setgid, whatever the
 	// umask; nil means 0777, and 1777 on a tmpfs.
 	Mode *fs.FileMode

@@ -59,6 +59,11 @@ func setUpDirectory(ctx context.Context, m mount.Interface, dir string, o Option
 	if err != nil {
 		return volume.NothingDone(err)
 	}
+	if o.Limit != nil {
+		if err := o.Limit(dir); err != nil {
+			return failed(ctx, m, dir, mark, made, err)
+		}
+	}
 	if ready && !made {
 		return nil
 	}
@@ -104,6 +109,10 @@ func complete(ctx context.Context, m mount.Interface, dir string, o Options, mar
 	if err == nil {
 		return nil
 	}
+	return failed(ctx, m, dir, mark, made, err)
+}
+
+func failed(ctx context.Context, m mount.Interface, dir string, mark marker, made bool, err error) error {
 	undoErr := mark.clear()
 	if !made {
 		return errors.Join(err, undoErr)

@@ -2,39 +2,54 @@ package emptydir
 
 import (
 	"context"
+	"errors"
 	"io/fs"
+	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/util/diskusage"
+	"github.com/podvol/podvol/util/projectquota"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/emptydirs"
-	"github.com/podvol/podvol/volume/meter"
 )
 
 // directory is what mounter and unmounter have in common.
 type directory struct {
 	volume.PodVolume
-	meter *meter.Meter
+	plugin *plugin
 }
 
 // GetMetrics measures the volume's file system where it has one of its own, and
 // walks the directory where it shares the node's.
 func (d *directory) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
-	metrics, err := d.measure(ctx)
+	metrics, err := d.measure(ctx, false)
 	return metrics, d.Error("GetMetrics", err)
 }
 
-func (d *directory) measure(ctx context.Context) (*volume.Metrics, error) {
+// measure asks the file system instead of walking if its count can be relied on.
+func (d *directory) measure(ctx context.Context, counted bool) (*volume.Metrics, error) {
 	mounts := table.Of(d.Host.GetMounter())
 	_, mounted, err := mounts.At(d.GetPath())
 	if err != nil {
 		return nil, err
 	}
 	if mounted {
-		return d.meter.FileSystem(ctx, d.GetPath())
+		return d.plugin.meter.FileSystem(ctx, d.GetPath())
 	}
-	return d.meter.Tree(ctx, d.GetPath())
+	if counted {
+		metrics, err := d.plugin.meter.Counted(ctx, d.GetPath(), d.count)
+		if _, without := errors.AsType[*projectquota.UnenforcedError](err); !without {
+			return metrics, err
+		}
+	}
+	return d.plugin.meter.Tree(ctx, d.GetPath())
+}
+
+func (d *directory) count() (diskusage.Usage, error) {
+	use, err := d.plugin.projects().Usage(d.GetPath())
+	return diskusage.Usage{Bytes: use.Bytes, Inodes: use.Inodes}, err
 }
 
 type mounter struct {
@@ -43,6 +58,13 @@ type mounter struct {
 	medium v1.StorageMedium
 	mode   *fs.FileMode
 	limit  int64
+}
+
+// GetMetrics needs no walk where the file system counts what the volume takes, and the pod's
+// user namespace keeps its processes from changing that.
+func (m *mounter) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
+	metrics, err := m.measure(ctx, m.pod.Spec.HostUsers != nil && !*m.pod.Spec.HostUsers)
+	return metrics, m.Error("GetMetrics", err)
 }
 
 func (m *mounter) GetAttributes() volume.Attributes {
@@ -58,8 +80,9 @@ func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterAr
 	if err != nil {
 		return m.Error("SetUp", volume.NothingDone(err))
 	}
-	return m.Error("SetUp", emptydirs.SetUp(ctx, m.PodVolume, dir, emptydirs.Options{
-		Medium: m.medium, Mode: m.mode, SizeBytes: size, GID: args.FsGroup}))
+	err = emptydirs.SetUp(ctx, m.PodVolume, dir, emptydirs.Options{
+		Medium: m.medium, Mode: m.mode, SizeBytes: size, GID: args.FsGroup, Limit: m.limitOnDisk(args)})
+	return m.Error("SetUp", m.withoutProject(dir, err))
 }
 
 func (m *mounter) size(ctx context.Context, args volume.MounterArgs) (int64, error) {
@@ -76,7 +99,15 @@ type unmounter struct{ directory }
 
 func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ctx, u.GetPath()) }
 
-// TearDownAt removes the volume with all its contents.
+// TearDownAt removes the volume with all its contents. Its project is free afterwards.
 func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
-	return u.Error("TearDown", emptydirs.TearDown(ctx, u.PodVolume, dir, false))
+	projects := u.plugin.projects()
+	if err := projects.Lift(filepath.Clean(dir)); err != nil {
+		return u.Error("TearDown", err)
+	}
+	if err := emptydirs.TearDown(ctx, u.PodVolume, dir, false); err != nil {
+		return u.Error("TearDown", err)
+	}
+	u.plugin.quotas.note(u.key(), nil)
+	return u.Error("TearDown", projects.Forget(filepath.Clean(dir)))
 }

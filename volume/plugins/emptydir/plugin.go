@@ -2,9 +2,19 @@
 // pod: plugin kubernetes.io/empty-dir, on disk, in memory or in huge pages.
 //
 // In memory and in huge pages sizeLimit is a hard limit of the file system. In
-// memory the pod's limit and the node's allocatable memory are, too. On
-// disk nothing in the kernel enforces it; writing more is not stopped, which an
-// event tells the pod.
+// memory the pod's limit and the node's allocatable memory are, too.
+//
+// On disk it is one where the file system has project quotas, and the pod may write less
+// by what directories take. xfs says ENOSPC then, ext4 EDQUOT.
+//
+//   - It needs xfs or ext4 mounted with prjquota, Linux 5.14, and CAP_SYS_ADMIN in the first
+//     user namespace. Where it cannot be set, an event tells the pod why.
+//   - The limit holds a program that writes too much. A process that owns a file can
+//     take it out of the limit, unless the pod has a user namespace of its own
+//     (hostUsers: false): see package projectquota. Then the volume's metrics are the
+//     file system's count, too, which takes no walk. Other pods' volumes are walked,
+//     so that what they take is seen whatever project it has.
+//   - A directory that was set up without the limit gets none as long as it has files.
 package emptydir
 
 import (
@@ -19,6 +29,7 @@ import (
 
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/kubeapi"
+	"github.com/podvol/podvol/util/projectquota"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/emptydirs"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
@@ -32,8 +43,10 @@ import (
 const PluginName = emptydirs.PluginName
 
 // New returns the plugin.
-func New() volume.VolumePlugin {
-	return &plugin{Kind: pluginbase.Kind[v1.EmptyDirVolumeSource]{
+func New() volume.VolumePlugin { return newPlugin(projectquota.System{}) }
+
+func newPlugin(kernel projectquota.Kernel) *plugin {
+	return &plugin{quotas: quotas{kernel: kernel}, Kind: pluginbase.Kind[v1.EmptyDirVolumeSource]{
 		Name: PluginName, Field: "emptyDir",
 		Inline: func(s *v1.VolumeSource) *v1.EmptyDirVolumeSource { return s.EmptyDir },
 	}}
@@ -41,7 +54,8 @@ func New() volume.VolumePlugin {
 
 type plugin struct {
 	pluginbase.Kind[v1.EmptyDirVolumeSource]
-	meter meter.Meter
+	meter  meter.Meter
+	quotas quotas
 }
 
 var (
@@ -68,15 +82,19 @@ func (p *plugin) DescribeSource(spec *volume.Spec) string {
 	return string(spec.Volume.EmptyDir.Medium)
 }
 
-// Shortfalls says that a limit on disk is none.
-func (p *plugin) Shortfalls(spec *volume.Spec, _ *v1.Pod) []podcheck.Shortfall {
+// Shortfalls says that a limit on disk is none, after the volume was set up.
+func (p *plugin) Shortfalls(spec *volume.Spec, pod *v1.Pod) []podcheck.Shortfall {
 	source, err := p.Source(spec)
-	if err != nil || source.Medium != v1.StorageMediumDefault || sizeLimit(source) == noLimit {
+	if err != nil {
+		return nil
+	}
+	reason := p.quotas.unenforced(volumeKey{pod.UID, spec.Name()})
+	if reason == nil {
 		return nil
 	}
 	return []podcheck.Shortfall{{Reason: "SizeLimitNotEnforced", Message: fmt.Sprintf(
-		"sizeLimit %s of volume %q is not enforced: disk use above sizeLimit is not prevented, and evicts no pod. Use medium Memory for a hard limit, or watch the volume's metrics.",
-		source.SizeLimit, spec.Name())}}
+		"sizeLimit %s of volume %q is not enforced: disk use above sizeLimit is not prevented. %v. Use medium Memory or a disk with project quotas for a hard limit, or watch the volume's metrics.",
+		source.SizeLimit, spec.Name(), reason)}}
 }
 
 func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
@@ -88,7 +106,7 @@ func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 		if err != nil {
 			return nil, err
 		}
-		return &mounter{directory: directory{pv, &p.meter}, pod: pod, medium: m, mode: modeOf(source), limit: sizeLimit(source)}, nil
+		return &mounter{directory: directory{pv, p}, pod: pod, medium: m, mode: modeOf(source), limit: sizeLimit(source)}, nil
 	})
 }
 
@@ -97,7 +115,7 @@ func (p *plugin) NewUnmounter(volumeName string, podUID types.UID) (volume.Unmou
 	if err != nil {
 		return nil, err
 	}
-	return &unmounter{directory{pv, &p.meter}}, nil
+	return &unmounter{directory{pv, p}}, nil
 }
 
 // ConstructVolumeSpec tells the medium by the mount table. The size limit is
