@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/filelock"
 )
 
 const (
@@ -121,15 +121,11 @@ func debianKernel(ctx context.Context) (string, error) {
 
 // lockDir keeps other processes out until unlock.
 func lockDir(dir string) (unlock func(), err error) {
-	f, err := os.Open(dir)
+	f, err := filelock.Open(dir, unix.LOCK_EX)
 	if err != nil {
 		return nil, err
 	}
-	if err := eintr.Do(func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX) }); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("lock %s: %w", dir, err)
-	}
-	return func() { f.Close() }, nil
+	return func() { filelock.Close(f) }, nil
 }
 
 // newestKernel asks apt, which answers from its lists alone, for the package

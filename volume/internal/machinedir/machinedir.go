@@ -21,7 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/filelock"
 	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/util/rootdir"
 )
@@ -92,16 +92,9 @@ func (l *Lock) check() error {
 
 // lock locks what is still there.
 func lock(file *os.File, how int) error {
-	err := eintr.Do(func() error { return unix.Flock(int(file.Fd()), how|unix.LOCK_NB) })
+	err := filelock.LockLinked(file, how|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return ErrBusy
-	}
-	var st unix.Stat_t
-	if err == nil {
-		err = eintr.Do(func() error { return unix.Fstat(int(file.Fd()), &st) })
-	}
-	if err == nil && st.Nlink == 0 { // its holder removed it
-		err = fs.ErrNotExist
 	}
 	return err
 }
@@ -131,10 +124,10 @@ func (l *Lock) File() *os.File { return l.file }
 
 // Close gives the lock back, and leaves everything as it is.
 func (l *Lock) Close() {
+	_ = filelock.Close(l.file)
 	if l.file != l.dir {
-		l.file.Close()
+		l.dir.Close()
 	}
-	l.dir.Close()
 }
 
 // at is a path by the open directory, so that it is in no other.

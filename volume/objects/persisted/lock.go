@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/blockingcall"
-	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/filelock"
 )
 
 // lockDir locks a directory against every other opener, in this process too,
@@ -20,13 +20,13 @@ func lockDir(ctx context.Context, waiting *blockingcall.Group[string], dir strin
 	// closes the file, and nothing else does.
 	var settled atomic.Bool
 	err := waiting.Do(ctx, dir, func() error {
-		locked, err := openLocked(dir)
+		locked, err := filelock.Open(dir, unix.LOCK_EX)
 		if err != nil {
 			return err
 		}
 		f = locked
 		if !settled.CompareAndSwap(false, true) {
-			return unlockDir(locked)
+			return filelock.Close(locked)
 		}
 		return nil
 	})
@@ -34,26 +34,7 @@ func lockDir(ctx context.Context, waiting *blockingcall.Group[string], dir strin
 		return f, nil
 	}
 	if !settled.CompareAndSwap(false, true) {
-		_ = unlockDir(f)
+		_ = filelock.Close(f)
 	}
 	return nil, err
-}
-
-// unlockDir gives the lock up and closes its file. A child that has not yet started its program
-// has the file, too, and would keep the lock for that moment.
-func unlockDir(f *os.File) error {
-	_ = eintr.Do(func() error { return unix.Flock(int(f.Fd()), unix.LOCK_UN) })
-	return f.Close()
-}
-
-func openLocked(dir string) (*os.File, error) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	if err := eintr.Do(func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX) }); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
 }

@@ -27,6 +27,7 @@ import (
 
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/durable"
+	"github.com/podvol/podvol/util/filelock"
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/util/rootdir"
 	"github.com/podvol/podvol/volume"
@@ -160,7 +161,7 @@ func (r *Store) Close() error {
 	r.closed = true
 	r.mu.Unlock()
 	r.writing.Wait()
-	return unlockDir(r.lock)
+	return filelock.Close(r.lock)
 }
 
 // begin lets a write begin, until end is called.

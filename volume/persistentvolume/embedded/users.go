@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/blockingcall"
-	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/filelock"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/persistentvolume"
@@ -149,7 +149,7 @@ func newUser(dir string, content userFile) (_ *User, err error) {
 			err = errors.Join(err, os.Remove(file.Name()), file.Close())
 		}
 	}()
-	if err := flock(file, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := filelock.Lock(file, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil, err
 	}
 	if _, err := file.Write(append(data, '\n')); err != nil {
@@ -189,13 +189,6 @@ func (u *User) Release() error {
 func removeUser(path string) error {
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
-	}
-	return nil
-}
-
-func flock(file *os.File, how int) error {
-	if err := eintr.Do(func() error { return unix.Flock(int(file.Fd()), how) }); err != nil {
-		return &fs.PathError{Op: "lock", Path: file.Name(), Err: err}
 	}
 	return nil
 }
@@ -261,19 +254,16 @@ func liveUsers(dir string, remove bool) (live []*liveUser, err error) {
 // isLocked reports whether the process that has made a file lives; false for a
 // missing file. The lock is shared, and so disturbs no other process that asks.
 func isLocked(path string) (bool, error) {
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	f, err := filelock.Open(path, unix.LOCK_SH|unix.LOCK_NB)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return false, nil
-	}
-	if err != nil {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return true, nil
+	case err != nil:
 		return false, err
 	}
-	defer f.Close()
-	err = flock(f, unix.LOCK_SH|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return true, nil
-	}
-	return false, err
+	return false, filelock.Close(f)
 }
 
 func readUser(path string) ([]Mounted, error) {
@@ -362,15 +352,14 @@ func (c *Cluster) awaitUsers(ctx context.Context) {
 
 // waitUnlocked returns when the process that has made a file has ended.
 func waitUnlocked(path string) error {
-	f, err := os.Open(path)
+	f, err := filelock.Open(path, unix.LOCK_SH)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	return flock(f, unix.LOCK_SH)
+	return filelock.Close(f)
 }
 
 func (c *Cluster) userGone(ctx context.Context, gone *liveUser) error {

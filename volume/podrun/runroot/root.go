@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/filelock"
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume"
@@ -72,10 +73,10 @@ func (runs Runs) try(label string) (_ *Root, err error) {
 	}()
 	// No other process takes the directory for abandoned between its making and
 	// its locking.
-	if err := lockDir(place.dirs, unix.LOCK_SH); err != nil {
+	if err := filelock.LockLinked(place.dirs, unix.LOCK_SH); err != nil {
 		return nil, err
 	}
-	defer unlockDir(place.dirs)
+	defer filelock.Unlock(place.dirs)
 	if strings.ContainsAny(label, "/*\x00") { // os.MkdirTemp puts its number at an asterisk
 		return nil, volume.Invalid("label", "%q must have no slash, asterisk or zero byte", label)
 	}
@@ -87,7 +88,7 @@ func (runs Runs) try(label string) (_ *Root, err error) {
 	if r.lock, err = openDirAt(place.dirs, r.name); err != nil {
 		return nil, err
 	}
-	if err := lockDir(r.lock, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := filelock.LockLinked(r.lock, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil, err
 	}
 	return r, r.mark()
@@ -156,8 +157,7 @@ func (r *Root) Remove(ctx context.Context) error {
 // Unlock releases the lock and leaves the directory as it is, as a dead run does.
 func (r *Root) Unlock() {
 	if r.lock != nil {
-		unlockDir(r.lock)
-		r.lock.Close()
+		_ = filelock.Close(r.lock)
 	}
 }
 
@@ -185,14 +185,14 @@ func (runs Runs) Dead() (dead []*Root, done func(), err error) {
 }
 
 func (p *runsPlace) dead() (dead []*Root, err error) {
-	err = lockDir(p.dirs, unix.LOCK_EX)
+	err = filelock.LockLinked(p.dirs, unix.LOCK_EX)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer unlockDir(p.dirs)
+	defer filelock.Unlock(p.dirs)
 	names, err := p.dirs.Readdirnames(-1)
 	if err != nil {
 		return nil, err
@@ -222,33 +222,9 @@ func (r *Root) isAbandoned() (bool, error) {
 	if ours, err := r.isOurs(); err != nil || !ours {
 		return false, err
 	}
-	err = lockDir(r.lock, unix.LOCK_EX|unix.LOCK_NB)
+	err = filelock.LockLinked(r.lock, unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, fs.ErrNotExist) { // it lives, or is gone
 		return false, nil
 	}
 	return err == nil, err
-}
-
-// lockDir locks a directory. If the directory is busy and how says not to wait,
-// the error is unix.EWOULDBLOCK. If the directory was removed meanwhile, it is
-// [fs.ErrNotExist].
-func lockDir(dir *os.File, how int) error {
-	err := eintr.Do(func() error { return unix.Flock(int(dir.Fd()), how) })
-	var stat unix.Stat_t
-	if err == nil {
-		err = unix.Fstat(int(dir.Fd()), &stat)
-	}
-	if err == nil && stat.Nlink == 0 {
-		err = unix.ENOENT
-	}
-	if err != nil {
-		return &fs.PathError{Op: "lock", Path: dir.Name(), Err: err}
-	}
-	return nil
-}
-
-// unlockDir unlocks a directory that is to be closed, too: a child that has not yet started
-// its program has it open as well.
-func unlockDir(dir *os.File) {
-	_ = eintr.Do(func() error { return unix.Flock(int(dir.Fd()), unix.LOCK_UN) })
 }

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/examples/nodehttp"
-	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/filelock"
 	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume/nodeagent"
 	"github.com/podvol/podvol/volume/plugins/csi"
@@ -115,16 +115,17 @@ func listenLocally(ctx context.Context, rootDir string) (server *nodehttp.Server
 // locks the directory, so that a socket that another process is about to serve is not taken for
 // one of those.
 func sweep(ctx context.Context, dir string) (unlock func(), err error) {
-	locked, err := os.Open(dir)
+	var locked *os.File
+	err = retry.Patiently(unix.EWOULDBLOCK, func() (err error) {
+		locked, err = filelock.Open(dir, unix.LOCK_EX|unix.LOCK_NB)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	err = retry.Patiently(unix.EWOULDBLOCK, func() error {
-		return eintr.Do(func() error { return unix.Flock(int(locked.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
-	})
-	sockets, globErr := filepath.Glob(filepath.Join(dir, "*.sock"))
-	if err = errors.Join(err, globErr); err != nil {
-		locked.Close()
+	sockets, err := filepath.Glob(filepath.Join(dir, "*.sock"))
+	if err != nil {
+		filelock.Close(locked)
 		return nil, err
 	}
 	for _, path := range sockets {
@@ -132,5 +133,5 @@ func sweep(ctx context.Context, dir string) (unlock func(), err error) {
 			_ = nodehttp.RemoveDead(ctx, path) // the next node tries again
 		}
 	}
-	return func() { locked.Close() }, nil
+	return func() { filelock.Close(locked) }, nil
 }

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/filelock"
 	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/util/rootdir"
 	"github.com/podvol/podvol/volume"
@@ -74,7 +74,7 @@ func tryLockRoot(rootDir string) (unlock func(), err error) {
 	if err != nil {
 		return nil, &Error{rootDir, err}
 	}
-	if err := eintr.Do(func() error { return unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB) }); err != nil {
+	if err := filelock.Lock(file, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		defer file.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, rootBusy(rootDir, holder(file))
@@ -85,12 +85,7 @@ func tryLockRoot(rootDir string) (unlock func(), err error) {
 		file.Close()
 		return nil, &Error{rootDir, err}
 	}
-	return func() {
-		// A child that has not yet started its program has the file, too, and would keep the
-		// lock for that moment.
-		_ = eintr.Do(func() error { return unix.Flock(int(file.Fd()), unix.LOCK_UN) })
-		file.Close()
-	}, nil
+	return func() { _ = filelock.Close(file) }, nil
 }
 
 // openLock makes the directories, where they are missing, and opens the lock. It

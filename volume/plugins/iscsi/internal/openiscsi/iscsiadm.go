@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/filelock"
 	"github.com/podvol/podvol/util/program"
 	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume"
@@ -321,20 +321,18 @@ func replace(database, path, text string) (err error) {
 // inDatabase has the directory of a database alone on this machine, after what was left there
 // is removed. None is there: it does nothing.
 func inDatabase(database string, do func() error) error {
-	dir, err := os.Open(database)
+	var dir *os.File
+	err := retry.Patiently(unix.EWOULDBLOCK, func() (err error) {
+		dir, err = filelock.Open(database, unix.LOCK_EX|unix.LOCK_NB)
+		return err
+	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer dir.Close()
-	err = retry.Patiently(unix.EWOULDBLOCK, func() error {
-		return eintr.Do(func() error { return unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
-	})
-	if err != nil {
-		return &fs.PathError{Op: "flock", Path: database, Err: err}
-	}
+	defer filelock.Close(dir)
 	if err := removeHalves(database); err != nil {
 		return err
 	}
