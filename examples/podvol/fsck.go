@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/examples/podvol/internal/attachments"
 	"github.com/podvol/podvol/examples/podvol/internal/nodebundle"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/examples/podvol/internal/problems"
@@ -99,7 +100,7 @@ func fsck(ctx context.Context, s streams, o fsckOptions) error {
 	config := volumemanager.Config{
 		RootDir: rootDir, NodeName: "localhost", Objects: objects.NewStore(), Plugins: plugins.All(own...), Adopt: o.adopt, Logger: log,
 	}
-	attached := problems.Attached{Node: standalone.NodeConfig{RootDir: rootDir, NodeName: "localhost", Objects: objects.NewStore(), Plugins: own, Logger: log}, Volumes: func() []volumemanager.VolumeStatus { return volumesBelow(rootDir) }}
+	attached := attachments.Checker{Node: standalone.NodeConfig{RootDir: rootDir, NodeName: "localhost", Objects: objects.NewStore(), Plugins: own, Logger: log}, Volumes: func() []volumemanager.VolumeStatus { return volumesBelow(rootDir) }}
 	if !o.repair {
 		notes, unread := attached.Check(list)
 		for _, note := range notes {

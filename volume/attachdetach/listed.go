@@ -29,26 +29,26 @@ func newListedTable() *listedTable {
 func (t *listedTable) put(name types.NodeName, node *v1.Node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, volume := range t.nodes[name] {
-		remove(t.volumes, volume, name)
+	for _, listed := range t.nodes[name] {
+		remove(t.volumes, listed, name)
 	}
 	delete(t.nodes, name)
 	if node == nil {
 		return
 	}
 	for i := range node.Status.VolumesAttached {
-		if volume := node.Status.VolumesAttached[i].Name; !isDrivers(volume) {
-			t.nodes[name] = append(t.nodes[name], volume)
-			add(t.volumes, volume, name, true)
+		if listed := node.Status.VolumesAttached[i].Name; !isDrivers(listed) {
+			t.nodes[name] = append(t.nodes[name], listed)
+			add(t.volumes, listed, name, true)
 		}
 	}
 }
 
 // on returns the nodes that list a volume, in order.
-func (t *listedTable) on(volume v1.UniqueVolumeName) (nodes []types.NodeName) {
+func (t *listedTable) on(name v1.UniqueVolumeName) (nodes []types.NodeName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for node := range t.volumes[volume] {
+	for node := range t.volumes[name] {
 		nodes = append(nodes, node)
 	}
 	slices.Sort(nodes)
@@ -113,8 +113,8 @@ func (w *wishes) listedOn(node types.NodeName) (names []v1.UniqueVolumeName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, p := range w.nodes[node] {
-		for name, volume := range p.volumes {
-			if volume.listed {
+		for name, want := range p.volumes {
+			if want.listed {
 				names = append(names, name)
 			}
 		}
@@ -124,10 +124,10 @@ func (w *wishes) listedOn(node types.NodeName) (names []v1.UniqueVolumeName) {
 }
 
 // has reports whether a VolumeAttachment that a controller has made gives a volume to a node.
-func (t *attachedTable) has(volume v1.UniqueVolumeName, node types.NodeName) bool {
+func (t *attachedTable) has(name v1.UniqueVolumeName, node types.NodeName) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, a := range t.volumes[volume] {
+	for _, a := range t.volumes[name] {
 		if a.node() == node && !a.foreign {
 			return true
 		}

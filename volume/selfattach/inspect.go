@@ -8,8 +8,8 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// Left is what a record says of a volume that is attached to this machine, or may be.
-type Left struct {
+// Attachment is the record of a volume that is attached to this machine, or may be.
+type Attachment struct {
 	// Path is the record's file.
 	Path string
 	// Spec is the volume; nil: the record cannot be read, and Err says why.
@@ -25,24 +25,24 @@ type Left struct {
 
 // Inspect reads the records of a directory ([Config].Dir), without a lock: those of a program at
 // work may be gone a moment later. A directory that is not there has none.
-func Inspect(dir string) ([]Left, error) {
+func Inspect(dir string) ([]Attachment, error) {
 	all, damaged, err := records{dir}.load()
 	if err != nil {
 		return nil, err
 	}
-	left := make([]Left, 0, len(all)+len(damaged))
+	found := make([]Attachment, 0, len(all)+len(damaged))
 	for _, one := range all {
-		left = append(left, Left{Path: records{dir}.path(one.Volume), Spec: one.spec(), Driver: driverOf(one), Attached: one.Step == attached})
+		found = append(found, Attachment{Path: records{dir}.path(one.Volume), Spec: one.spec(), Driver: driverOf(one), Attached: one.Step == attached})
 	}
 	for path, err := range damaged {
-		left = append(left, Left{Path: path, Err: err})
+		found = append(found, Attachment{Path: path, Err: err})
 	}
-	for i := range left {
-		if info, err := os.Lstat(left[i].Path); err == nil {
-			left[i].Since = info.ModTime()
+	for i := range found {
+		if info, err := os.Lstat(found[i].Path); err == nil {
+			found[i].Since = info.ModTime()
 		}
 	}
-	return left, nil
+	return found, nil
 }
 
 // driverOf is the CSI driver of a volume, or what its unique name has before the last slash.

@@ -15,8 +15,8 @@ import (
 func TestInspect(t *testing.T) {
 	inBubble(t, 1, func(t *testing.T, c *cabinet, nodes []*machineNode) {
 		n := nodes[0]
-		if left, err := selfattach.Inspect(filepath.Join(n.dir, "missing")); len(left) > 0 || err != nil {
-			t.Errorf("a directory that is missing has %+v, %v", left, err)
+		if found, err := selfattach.Inspect(filepath.Join(n.dir, "missing")); len(found) > 0 || err != nil {
+			t.Errorf("a directory that is missing has %+v, %v", found, err)
 		}
 		n.want("a")
 		n.want("b")
@@ -30,12 +30,12 @@ func TestInspect(t *testing.T) {
 		if err := os.WriteFile(damaged, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		left, err := selfattach.Inspect(n.dir)
-		slices.SortFunc(left, func(a, b selfattach.Left) int { return strings.Compare(a.Driver, b.Driver) })
-		if err != nil || len(left) != 2 || left[0].Path != damaged || left[0].Err == nil || left[0].Spec != nil {
-			t.Fatalf("%+v, %v", left, err)
+		found, err := selfattach.Inspect(n.dir)
+		slices.SortFunc(found, func(a, b selfattach.Attachment) int { return strings.Compare(a.Driver, b.Driver) })
+		if err != nil || len(found) != 2 || found[0].Path != damaged || found[0].Err == nil || found[0].Spec != nil {
+			t.Fatalf("%+v, %v", found, err)
 		}
-		if a := left[1]; a.Err != nil || !a.Attached || a.Driver != pluginName || a.Spec.Name() != "a" || a.Since.IsZero() {
+		if a := found[1]; a.Err != nil || !a.Attached || a.Driver != pluginName || a.Spec.Name() != "a" || a.Since.IsZero() {
 			t.Errorf("%+v", a)
 		}
 		n.unwant("a")

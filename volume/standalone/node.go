@@ -60,7 +60,7 @@ func attachedRecords(rootDir string) string {
 }
 
 // Attached returns what a root directory has attached to this machine, or may have.
-func Attached(rootDir string) ([]selfattach.Left, error) {
+func Attached(rootDir string) ([]selfattach.Attachment, error) {
 	return selfattach.Inspect(attachedRecords(rootDir))
 }
 

@@ -1,5 +1,4 @@
-// Package problems prints what podvol fsck has found. It also finds the volumes that are attached to
-// this machine for no pod, and has them detached ([Attached]).
+// Package problems prints what podvol fsck has found.
 package problems
 
 import (
