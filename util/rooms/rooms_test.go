@@ -63,6 +63,7 @@ func mayImport() map[string][]string {
 		"volume/volumemanager":             {"util", "mount", "mount/host", "mount/propagation", "mount/table", "volume", "volume/containermounts", "volume/objects", "volume/internal/work", "volume/internal", "volume/internal/podspec", "volume/volumemanager/internal/blockmap", "volume/volumemanager/internal/dependencies", "volume/volumemanager/internal/devices", "volume/volumemanager/internal/fsck", "volume/volumemanager/internal/growth", "volume/volumemanager/internal/lifecycle", "volume/volumemanager/internal/mountwatch", "volume/volumemanager/internal/oncepod", "volume/volumemanager/internal/podevents", "volume/volumemanager/internal/progress", "volume/volumemanager/internal/rebuilt", "volume/volumemanager/internal/rootdir", "volume/volumemanager/internal/statusrows", "volume/volumemanager/volumestatus", "volume/lazyunmount", "volume/mountrecord"},
 		"volume/podrun":                    {"util", "mount", "mount/host", "mount/sandbox", "volume", "volume/containerenv", "volume/containermounts", "volume/objects", "volume/persistentvolume/embedded", "volume/standalone", "volume/volumemanager"},
 		"volume/kubeletroot":               {"util", "mount"},
+		"volume/ephemeralstorage":          {"volume"}, // beside the manager, for the agents that evict
 		"volume/podrun/runroot":            {"util", "volume", "volume/volumemanager"},
 		"volume/standalone": {"util", "mount", "mount/host", "mount/table", "volume", "volume/objects", "volume/objects/persisted", "volume/persistentvolume", "volume/persistentvolume/embedded",
 			"volume/plugins", "volume/selfattach", "volume/volumemanager"},
@@ -82,7 +83,7 @@ func mayImport() map[string][]string {
 		"volume/volumetest/internal/specs": {"volume"},
 		"volume/volumetest/internal":       {"util", "mount", "mount/fakemount", "mount/host", "mount/table"},
 		"examples": {"util", "mount", "mount/fakemount", "mount/host", "mount/propagation", "mount/sandbox", "mount/table", "volume", "volume/attachdetach", "volume/clusterhost", "volume/csitranslation", "volume/kubeletroot", "volume/plugins", "volume/plugins/csi", "volume/objects", "volume/objects/persisted", "volume/objects/cluster", "volume/persistentvolume", "volume/persistentvolume/embedded", "volume/persistentvolume/index", "volume/persistentvolume/release", "volume/localdiscovery",
-			"volume/containerenv", "volume/containermounts", "volume/volumemanager", "volume/standalone", "volume/nodeagent", "volume/nodeagent/manifestdir",
+			"volume/containerenv", "volume/containermounts", "volume/ephemeralstorage", "volume/volumemanager", "volume/standalone", "volume/nodeagent", "volume/nodeagent/manifestdir",
 			"volume/atomicdir", "volume/podfiles", "volume/podrun", "volume/podrun/runroot", "volume/selfattach", "volume/volumetest/csitest"},
 		"volume/volumemanager/internal/blockmap": {"util", "mount", "mount/table", "volume", "volume/internal"},
 		// none of them knows a pod's volume as the manager does
