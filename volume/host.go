@@ -49,18 +49,19 @@ type Host struct {
 	// volumemanager.New and embedded.Open do.
 	Mounter mountutils.Interface
 
-	Secrets      SecretGetter
-	ConfigMaps   ConfigMapGetter
-	Tokens       TokenRequester
-	TrustBundles TrustBundleGetter
-	Allocatable  AllocatableGetter
-	Events       EventSink
-	HostFiles    HostFiles
-	Pods         PodRunner
-	Releases     ReleaseVerifier
-	CSIDrivers   CSIDriverGetter
-	Attachments  AttachmentGetter
-	CSINode      CSINodePublisher
+	Secrets         SecretGetter
+	ConfigMaps      ConfigMapGetter
+	Tokens          TokenRequester
+	TrustBundles    TrustBundleGetter
+	PodCertificates PodCertificateRequester
+	Allocatable     AllocatableGetter
+	Events          EventSink
+	HostFiles       HostFiles
+	Pods            PodRunner
+	Releases        ReleaseVerifier
+	CSIDrivers      CSIDriverGetter
+	Attachments     AttachmentGetter
+	CSINode         CSINodePublisher
 }
 
 // SecretGetter reads secrets. If the secret does not exist, the error matches
@@ -258,6 +259,7 @@ func (h *Host) Roles() []any {
 	add(h.ConfigMaps != nil, struct{ ConfigMapGetter }{h.ConfigMaps})
 	add(h.Tokens != nil, struct{ TokenRequester }{h.Tokens})
 	add(h.TrustBundles != nil, struct{ TrustBundleGetter }{h.TrustBundles})
+	add(h.PodCertificates != nil, struct{ PodCertificateRequester }{h.PodCertificates})
 	add(h.Allocatable != nil, struct{ AllocatableGetter }{h.Allocatable})
 	add(h.Events != nil, struct{ EventSink }{h.Events})
 	add(h.HostFiles != nil, struct{ HostFiles }{h.HostFiles})

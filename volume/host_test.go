@@ -73,18 +73,19 @@ func ask[R any](h volume.VolumeHost) (any, error) { return volume.Role[R](h) }
 // roleTests are keyed by the name of Host's field.
 func roleTests() map[string]roleTest {
 	return map[string]roleTest{
-		"Secrets":      {func(h *volume.Host) { h.Secrets = struct{ volume.SecretGetter }{} }, ask[volume.SecretGetter], "volume.SecretGetter"},
-		"ConfigMaps":   {func(h *volume.Host) { h.ConfigMaps = struct{ volume.ConfigMapGetter }{} }, ask[volume.ConfigMapGetter], "volume.ConfigMapGetter"},
-		"Tokens":       {func(h *volume.Host) { h.Tokens = struct{ volume.TokenRequester }{} }, ask[volume.TokenRequester], "volume.TokenRequester"},
-		"TrustBundles": {func(h *volume.Host) { h.TrustBundles = struct{ volume.TrustBundleGetter }{} }, ask[volume.TrustBundleGetter], "volume.TrustBundleGetter"},
-		"Allocatable":  {func(h *volume.Host) { h.Allocatable = struct{ volume.AllocatableGetter }{} }, ask[volume.AllocatableGetter], "volume.AllocatableGetter"},
-		"Events":       {func(h *volume.Host) { h.Events = struct{ volume.EventSink }{} }, ask[volume.EventSink], "volume.EventSink"},
-		"HostFiles":    {func(h *volume.Host) { h.HostFiles = struct{ volume.HostFiles }{} }, ask[volume.HostFiles], "volume.HostFiles"},
-		"Pods":         {func(h *volume.Host) { h.Pods = struct{ volume.PodRunner }{} }, ask[volume.PodRunner], "volume.PodRunner"},
-		"Releases":     {func(h *volume.Host) { h.Releases = struct{ volume.ReleaseVerifier }{} }, ask[volume.ReleaseVerifier], "volume.ReleaseVerifier"},
-		"CSIDrivers":   {func(h *volume.Host) { h.CSIDrivers = struct{ volume.CSIDriverGetter }{} }, ask[volume.CSIDriverGetter], "volume.CSIDriverGetter"},
-		"Attachments":  {func(h *volume.Host) { h.Attachments = struct{ volume.AttachmentGetter }{} }, ask[volume.AttachmentGetter], "volume.AttachmentGetter"},
-		"CSINode":      {func(h *volume.Host) { h.CSINode = struct{ volume.CSINodePublisher }{} }, ask[volume.CSINodePublisher], "volume.CSINodePublisher"},
+		"Secrets":         {func(h *volume.Host) { h.Secrets = struct{ volume.SecretGetter }{} }, ask[volume.SecretGetter], "volume.SecretGetter"},
+		"ConfigMaps":      {func(h *volume.Host) { h.ConfigMaps = struct{ volume.ConfigMapGetter }{} }, ask[volume.ConfigMapGetter], "volume.ConfigMapGetter"},
+		"Tokens":          {func(h *volume.Host) { h.Tokens = struct{ volume.TokenRequester }{} }, ask[volume.TokenRequester], "volume.TokenRequester"},
+		"TrustBundles":    {func(h *volume.Host) { h.TrustBundles = struct{ volume.TrustBundleGetter }{} }, ask[volume.TrustBundleGetter], "volume.TrustBundleGetter"},
+		"PodCertificates": {func(h *volume.Host) { h.PodCertificates = struct{ volume.PodCertificateRequester }{} }, ask[volume.PodCertificateRequester], "volume.PodCertificateRequester"},
+		"Allocatable":     {func(h *volume.Host) { h.Allocatable = struct{ volume.AllocatableGetter }{} }, ask[volume.AllocatableGetter], "volume.AllocatableGetter"},
+		"Events":          {func(h *volume.Host) { h.Events = struct{ volume.EventSink }{} }, ask[volume.EventSink], "volume.EventSink"},
+		"HostFiles":       {func(h *volume.Host) { h.HostFiles = struct{ volume.HostFiles }{} }, ask[volume.HostFiles], "volume.HostFiles"},
+		"Pods":            {func(h *volume.Host) { h.Pods = struct{ volume.PodRunner }{} }, ask[volume.PodRunner], "volume.PodRunner"},
+		"Releases":        {func(h *volume.Host) { h.Releases = struct{ volume.ReleaseVerifier }{} }, ask[volume.ReleaseVerifier], "volume.ReleaseVerifier"},
+		"CSIDrivers":      {func(h *volume.Host) { h.CSIDrivers = struct{ volume.CSIDriverGetter }{} }, ask[volume.CSIDriverGetter], "volume.CSIDriverGetter"},
+		"Attachments":     {func(h *volume.Host) { h.Attachments = struct{ volume.AttachmentGetter }{} }, ask[volume.AttachmentGetter], "volume.AttachmentGetter"},
+		"CSINode":         {func(h *volume.Host) { h.CSINode = struct{ volume.CSINodePublisher }{} }, ask[volume.CSINodePublisher], "volume.CSINodePublisher"},
 	}
 }
 

@@ -47,6 +47,7 @@ func TestAMissingRoleIsNamedAsItsField(t *testing.T) {
 	_, missing["ConfigMaps"] = volume.Role[volume.ConfigMapGetter](host)
 	_, missing["Tokens"] = volume.Role[volume.TokenRequester](host)
 	_, missing["TrustBundles"] = volume.Role[volume.TrustBundleGetter](host)
+	_, missing["PodCertificates"] = volume.Role[volume.PodCertificateRequester](host)
 	_, missing["Allocatable"] = volume.Role[volume.AllocatableGetter](host)
 	_, missing["Events"] = volume.Role[volume.EventSink](host)
 	_, missing["HostFiles"] = volume.Role[volume.HostFiles](host)

@@ -109,8 +109,6 @@ func unsupportedType(sourceType string) (reason, replacement string) {
 		return "a claim is no storage by itself", "resolve it to its PersistentVolume first, as the volume manager does"
 	case "fc":
 		return "disks of Fibre Channel are not attached by this version", useCSIOrOwn
-	case "podCertificate":
-		return "no signer issues pod certificates to this node", "use a secret, or a projected serviceAccountToken"
 	}
 	return notByThisBuild, "register its plugin, or one of your own"
 }

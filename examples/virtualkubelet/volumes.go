@@ -45,7 +45,7 @@ func newVolumes(root, node string, api kubernetes.Interface, pods cache.SharedIn
 		RootDir: root, NodeName: node, Objects: client, Plugins: append(plugins.All(), drivers.Plugins()...), Containers: containers,
 		Attachments: drivers.Attachments(), CSINode: drivers.Node(), Translator: drivers.Translator(), Resizes: clusterhost.NewNodeResizes(api),
 		Events: told, Tokens: clusterhost.NewTokens(api, clusterhost.TokensConfig{Events: told, Logger: log}),
-		Allocatable: v.size, TrustBundles: v.bundles, Logger: log, Adopt: adopt, Mounter: mounter, // nil: the machine's
+		PodCertificates: clusterhost.NewPodCertificates(api, types.NodeName(node)), Allocatable: v.size, TrustBundles: v.bundles, Logger: log, Adopt: adopt, Mounter: mounter, // nil: the machine's
 	}); err != nil {
 		v.close()
 	}

@@ -5,6 +5,8 @@
 //   - [Tokens] is a [volume.TokenRequester]: service account tokens, cached and
 //     renewed as the kubelet does it.
 //   - [TrustBundles] is a [volume.TrustBundleGetter], by name and by signer.
+//   - [PodCertificates] is a [volume.PodCertificateRequester]: certificates that signers
+//     issue to the node's pods.
 //   - [Events] is a [volume.EventSink] over a client-go recorder, and takes the
 //     controllers' events about claims and volumes as well.
 //   - [Allocatable] is a [volume.AllocatableGetter]: what the Node object says.
@@ -22,7 +24,8 @@
 //
 // The Node authorizer and the NodeRestriction admission plugin allow all that a
 // node needs: create serviceaccounts/token for pods that are bound to it; get,
-// list and watch clustertrustbundles; create and patch events; get and watch its
+// list and watch clustertrustbundles; create podcertificaterequests for its pods, list and
+// watch those, and get the pods' serviceaccounts; create and patch events; get and watch its
 // Node, and patch it and its status; get, create, update and delete its CSINode; get
 // volumeattachments and CSIDrivers; get the claims of its pods, and patch their status. A [PodRunner] belongs into a controller, whose role
 // must allow to get, list, watch, create and delete pods; where it may list and

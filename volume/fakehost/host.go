@@ -24,7 +24,7 @@ import (
 const NodeName types.NodeName = "node1"
 
 // Host is a fake node. Its role fields (Secrets, ConfigMaps, Tokens,
-// TrustBundles, Allocatable, Events, HostFiles) are filled with what the other methods
+// TrustBundles, PodCertificates, Allocatable, Events, HostFiles) are filled with what the other methods
 // feed; set one to nil to take that role away. Releases says of every
 // PersistentVolume that its data may be destroyed. Pods is nil. Its methods are safe for
 // concurrent use; its fields must be set before the host is used.
@@ -35,7 +35,7 @@ type Host struct {
 	Fake *fakemount.Mounter
 	// NodeAllocatable is what the role Allocatable answers.
 	NodeAllocatable v1.ResourceList
-	// Now is the clock that tokens expire by; time.Now at first.
+	// Now is the clock that tokens and certificates expire by; time.Now at first.
 	Now func() time.Time
 
 	t       testing.TB
@@ -43,6 +43,7 @@ type Host struct {
 	events  eventLog
 	faults  fault.Injector[RoleCall]
 	tokens  serial
+	signer  signer
 }
 
 var _ volume.VolumeHost = (*Host)(nil)
@@ -123,7 +124,7 @@ func newHost(t testing.TB, root string, mounter mount.Interface, objects *object
 	h.Host = volume.Host{
 		RootDir: root, NodeName: NodeName, Mounter: mounter,
 		Secrets: secretRole{h}, ConfigMaps: configMapRole{h}, Tokens: tokenRole{h},
-		TrustBundles: trustBundleRole{h}, Allocatable: allocatableRole{h}, Events: &h.events,
+		TrustBundles: trustBundleRole{h}, PodCertificates: certificateRole{h}, Allocatable: allocatableRole{h}, Events: &h.events,
 		HostFiles: hostFilesRole{h}, Releases: releaseRole{h},
 	}
 	return h

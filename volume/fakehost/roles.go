@@ -24,11 +24,12 @@ import (
 // RoleCall is one call of a role's method. It is comparable.
 type RoleCall struct {
 	// Method is the method's name: GetSecret, GetConfigMap, RequestToken,
-	// GetTrustBundle, GetTrustBundlesBySigner, GetAllocatable, Stat, MakeDir,
-	// MakeFile, SetOwnership or VerifyReleased; or one of the caller of DoRole.
+	// GetTrustBundle, GetTrustBundlesBySigner, RequestPodCertificate,
+	// AwaitPodCertificate, GetAllocatable, Stat, MakeDir, MakeFile, SetOwnership or
+	// VerifyReleased; or one of the caller of DoRole.
 	Method string
 	// Namespace and Name say what was asked for: an object, a service
-	// account, or as Name a signer or a path.
+	// account, a request, or as Name a signer or a path.
 	Namespace, Name string
 }
 

@@ -19,12 +19,13 @@ type WatchSources struct {
 	// Objects has the objects, and the pod too, if its labels and annotations may change;
 	// else it says of the pod that it does not exist ([volume.ErrNotFound]).
 	Objects objects.Source
-	// Tokens, TrustBundles and Allocatable are as of [Sources]. Changes of trust bundles
+	// Tokens, PodCertificates, TrustBundles and Allocatable are as of [Sources]. Changes of trust bundles
 	// are those that TrustBundles tells of, as a [volume.TrustBundleWatcher], else
 	// those of Objects.
-	Tokens       volume.TokenRequester
-	TrustBundles volume.TrustBundleGetter
-	Allocatable  volume.AllocatableGetter
+	Tokens          volume.TokenRequester
+	PodCertificates volume.PodCertificateRequester
+	TrustBundles    volume.TrustBundleGetter
+	Allocatable     volume.AllocatableGetter
 	// Events is as of [Sources].
 	Events volume.EventSink
 	// Options are as for [Render].
@@ -69,7 +70,7 @@ type follower struct {
 	pod     *v1.Pod
 	from    WatchSources
 	queue   *work.Queue[string]
-	tokens  payload.TokenCache
+	issued  payload.Issued
 	volumes map[string]*followed // by name; the map does not change
 
 	mu   sync.Mutex // held while call is called
@@ -147,8 +148,8 @@ func (w *follower) render(ctx context.Context, v *followed, name string) (*Set, 
 	if err := w.readPod(ctx, v); err != nil {
 		return nil, failed(w.pod, name, err)
 	}
-	from := Sources{Objects: w.from.Objects, Tokens: w.from.Tokens, TrustBundles: w.from.TrustBundles, Allocatable: w.from.Allocatable, Events: w.from.Events}
-	return render(ctx, v.pod, name, from, w.from.Options, &w.tokens)
+	from := Sources{Objects: w.from.Objects, Tokens: w.from.Tokens, PodCertificates: w.from.PodCertificates, TrustBundles: w.from.TrustBundles, Allocatable: w.from.Allocatable, Events: w.from.Events}
+	return render(ctx, v.pod, name, from, w.from.Options, &w.issued)
 }
 
 // readPod reads what may have changed of the pod, for a volume that shows it. A look-up that

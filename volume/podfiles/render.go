@@ -26,6 +26,8 @@ type Sources struct {
 	Objects objects.Getter
 	// Tokens issues service account tokens.
 	Tokens volume.TokenRequester
+	// PodCertificates has signers issue certificates to pods.
+	PodCertificates volume.PodCertificateRequester
 	// TrustBundles has the cluster trust bundles; nil: Objects has them.
 	TrustBundles volume.TrustBundleGetter
 	// Allocatable says what the node's pods may use in all. Only a resource limit that
@@ -56,7 +58,7 @@ const ErrNoFiles volume.Cause = "the volume has no files of its own"
 
 // Render returns the files of the pod's volume of this name. It touches no file, keeps
 // nothing, and changes neither pod nor objects. It may be called concurrently, as the
-// sources may. Each call asks for new tokens: an agent that calls it again and again uses
+// sources may. Each call asks for new tokens and certificates: an agent that calls it again and again uses
 // [Follow].
 //
 // The error is a *[volume.Error] that names the pod and the volume. In it is the fault
@@ -65,15 +67,14 @@ const ErrNoFiles volume.Cause = "the volume has no files of its own"
 //   - [ErrNoFiles] where the volume is of another kind.
 //   - *[volume.InvalidSpecError] where the manifest cannot be, several of them joined:
 //     nothing was asked for.
-//   - *[volume.UnsupportedError] for a podCertificate source.
 //   - [volume.ErrNotFound] where an object is missing that is not optional.
 //   - What the sources say, or the cause of ctx's end.
 func Render(ctx context.Context, pod *v1.Pod, volumeName string, from Sources, o Options) (*Set, error) {
-	var tokens payload.TokenCache
-	return render(ctx, pod, volumeName, from, o, &tokens)
+	var issued payload.Issued
+	return render(ctx, pod, volumeName, from, o, &issued)
 }
 
-func render(ctx context.Context, pod *v1.Pod, volumeName string, from Sources, o Options, tokens *payload.TokenCache) (*Set, error) {
+func render(ctx context.Context, pod *v1.Pod, volumeName string, from Sources, o Options, issued *payload.Issued) (*Set, error) {
 	projection, err := projectionOf(pod, volumeName)
 	if err != nil {
 		return nil, failed(pod, volumeName, err)
@@ -83,7 +84,7 @@ func render(ctx context.Context, pod *v1.Pod, volumeName string, from Sources, o
 	if o.NoOwners { // a token that is for one user or group is still for its owner alone
 		args.FsUser, args.FsGroup = cmp.Or(args.FsUser, args.FsGroup), nil
 	}
-	files, err := projection.Collect(ctx, from.host(pod), pod, args, tokens)
+	files, err := projection.Collect(ctx, from.host(pod), pod, args, issued, nil)
 	if err != nil {
 		return nil, failed(pod, volumeName, err)
 	}
@@ -117,7 +118,7 @@ func projectionOf(pod *v1.Pod, volumeName string) (payload.Projection, error) {
 
 // host plays the roles that the files are read by.
 func (s Sources) host(pod *v1.Pod) *volume.Host {
-	host := &volume.Host{NodeName: types.NodeName(pod.Spec.NodeName), Tokens: s.Tokens, TrustBundles: s.TrustBundles, Allocatable: s.Allocatable, Events: s.Events}
+	host := &volume.Host{NodeName: types.NodeName(pod.Spec.NodeName), Tokens: s.Tokens, PodCertificates: s.PodCertificates, TrustBundles: s.TrustBundles, Allocatable: s.Allocatable, Events: s.Events}
 	if s.Objects == nil {
 		s.Objects = noObjects{}
 	}

@@ -206,7 +206,7 @@ func TestRenderRefuses(t *testing.T) {
 		"a claim":                {pod: podWith(v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}), is: is(podfiles.ErrNoFiles)},
 		"no such volume":         {pod: podWith(), is: isType[*volume.InvalidSpecError], says: []string{`no volume "v"`}},
 		"no pod":                 {is: isType[*volume.InvalidSpecError]},
-		"a certificate":          {pod: podWith(certificate), is: isType[*volume.UnsupportedError]},
+		"a certificate":          {pod: podWith(certificate), is: isType[*volume.MissingRoleError], says: []string{"projected.sources[0].podCertificate", "PodCertificates"}},
 		"no source of tokens":    {pod: podWith(token), from: podfiles.Sources{Objects: store}, is: isType[*volume.MissingRoleError], says: []string{"Tokens"}},
 		"no source of objects":   {pod: podWith(secretVolume("tls")), from: podfiles.Sources{Tokens: &issuer{}}, is: isType[*volume.MissingRoleError]},
 		"an issuer that refuses": {pod: podWith(token), from: podfiles.Sources{Objects: store, Tokens: &issuer{fails: errors.New("no")}}, is: func(error) bool { return true }, says: []string{"projected.sources[0].serviceAccountToken", "shop/default"}},

@@ -37,6 +37,9 @@ type Config struct {
 	Mounter mount.Interface
 	// Tokens issues service account tokens; nil: volumes that need one fail.
 	Tokens volume.TokenRequester
+	// PodCertificates has signers issue certificates to pods; nil: volumes that need one
+	// fail.
+	PodCertificates volume.PodCertificateRequester
 	// TrustBundles, nil: cluster trust bundles by name are read from Objects,
 	// those by signer fail unless Objects is an objects.Lister.
 	TrustBundles volume.TrustBundleGetter
@@ -138,19 +141,20 @@ func (c Config) check() error {
 func (c Config) host() *volume.Host {
 	read := objects.Roles{Source: c.Objects}
 	host := &volume.Host{
-		RootDir:      filepath.Clean(c.RootDir),
-		NodeName:     types.NodeName(c.NodeName),
-		Mounter:      c.Mounter,
-		Secrets:      read,
-		ConfigMaps:   read,
-		Tokens:       c.Tokens,
-		TrustBundles: cmp.Or[volume.TrustBundleGetter](c.TrustBundles, read),
-		Allocatable:  c.Allocatable,
-		CSIDrivers:   cmp.Or[volume.CSIDriverGetter](c.CSIDrivers, read),
-		Attachments:  c.Attachments,
-		CSINode:      c.CSINode,
-		Events:       c.Events,
-		HostFiles:    c.HostFiles,
+		RootDir:         filepath.Clean(c.RootDir),
+		NodeName:        types.NodeName(c.NodeName),
+		Mounter:         c.Mounter,
+		Secrets:         read,
+		ConfigMaps:      read,
+		Tokens:          c.Tokens,
+		PodCertificates: c.PodCertificates,
+		TrustBundles:    cmp.Or[volume.TrustBundleGetter](c.TrustBundles, read),
+		Allocatable:     c.Allocatable,
+		CSIDrivers:      cmp.Or[volume.CSIDriverGetter](c.CSIDrivers, read),
+		Attachments:     c.Attachments,
+		CSINode:         c.CSINode,
+		Events:          c.Events,
+		HostFiles:       c.HostFiles,
 	}
 	return host
 }

@@ -92,12 +92,13 @@ func fates() []fate {
 		{of: reflect.TypeFor[v1.PersistentVolumeClaimTemplate](), done: "metadata spec"},
 
 		{of: reflect.TypeFor[v1.ProjectedVolumeSource](), done: "sources defaultMode defaultUser"},
-		{of: reflect.TypeFor[v1.VolumeProjection](), done: "secret downwardAPI configMap serviceAccountToken clusterTrustBundle", refused: "podCertificate"},
+		{of: reflect.TypeFor[v1.VolumeProjection](), done: "secret downwardAPI configMap serviceAccountToken clusterTrustBundle podCertificate"},
 		{of: reflect.TypeFor[v1.SecretProjection](), done: "name items optional"},
 		{of: reflect.TypeFor[v1.ConfigMapProjection](), done: "name items optional"},
 		{of: reflect.TypeFor[v1.DownwardAPIProjection](), done: "items"},
 		{of: reflect.TypeFor[v1.ServiceAccountTokenProjection](), done: "audience expirationSeconds path user"},
 		{of: reflect.TypeFor[v1.ClusterTrustBundleProjection](), done: "name signerName labelSelector optional path user"},
+		{of: reflect.TypeFor[v1.PodCertificateProjection](), done: "signerName keyType maxExpirationSeconds credentialBundlePath keyPath certificateChainPath userAnnotations user"},
 
 		{of: reflect.TypeFor[v1.PersistentVolumeSpec](),
 			done: "capacity accessModes claimRef persistentVolumeReclaimPolicy storageClassName mountOptions volumeMode nodeAffinity volumeAttributesClassName " +

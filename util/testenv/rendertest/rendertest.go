@@ -158,7 +158,7 @@ func podOf(spec *volume.Spec, change func(*v1.Pod)) *v1.Pod {
 
 // sources are the roles of a node's host.
 func sources(n *volumetest.Node) podfiles.Sources {
-	return podfiles.Sources{Objects: hostObjects{n.Host}, Tokens: n.Tokens, TrustBundles: n.TrustBundles, Allocatable: n.Allocatable}
+	return podfiles.Sources{Objects: hostObjects{n.Host}, Tokens: n.Tokens, PodCertificates: n.PodCertificates, TrustBundles: n.TrustBundles, Allocatable: n.Allocatable}
 }
 
 type hostObjects struct{ host *fakehost.Host }

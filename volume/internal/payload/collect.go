@@ -12,6 +12,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/volume"
@@ -32,15 +33,30 @@ type Files struct {
 	RefreshAfter time.Time
 }
 
+// Issued keeps what was issued to pods, tokens and certificates, until it is due for
+// renewal. Its zero value is ready and its methods are safe for concurrent use.
+type Issued struct {
+	tokens       tokenCache
+	certificates certificateCache
+}
+
+// Drop forgets the tokens of a pod, and the certificates of one of its volumes.
+func (i *Issued) Drop(podUID types.UID, volume string) {
+	i.tokens.drop(podUID)
+	i.certificates.drop(podUID, volume)
+}
+
 // collector asks the host's roles for everything a projection shows. It
 // touches no file.
 type collector struct {
-	host   volume.VolumeHost
-	pod    *v1.Pod
-	args   volume.MounterArgs
-	mode   fs.FileMode
-	user   *int64
-	tokens *TokenCache
+	host      volume.VolumeHost
+	pod       *v1.Pod
+	volume    string
+	args      volume.MounterArgs
+	mode      fs.FileMode
+	user      *int64
+	issued    *Issued
+	published func(path string) ([]byte, error)
 	Files
 	paths fileset.PathSet
 }
@@ -48,10 +64,11 @@ type collector struct {
 // Collect reads all sources. The error joins all sources' errors, so that a user
 // sees all missing objects at once. Of args it takes the user and the group. The
 // caller owns the result. The projection must be valid: [Projection.Validate] and
-// [validation.Files] have accepted it.
-func (p *Projection) Collect(ctx context.Context, host volume.VolumeHost, pod *v1.Pod, args volume.MounterArgs, tokens *TokenCache) (Files, error) {
+// [validation.Files] have accepted it. published reads a file that the volume shows now,
+// for a certificate that is still valid; nil: it shows none.
+func (p *Projection) Collect(ctx context.Context, host volume.VolumeHost, pod *v1.Pod, args volume.MounterArgs, issued *Issued, published func(path string) ([]byte, error)) (Files, error) {
 	c := collector{
-		host: host, pod: pod, args: args, mode: p.mode(), user: p.DefaultUser, tokens: tokens,
+		host: host, pod: pod, volume: p.Volume, args: args, mode: p.mode(), user: p.DefaultUser, issued: issued, published: published,
 		Files: Files{ByPath: map[string]fileset.File{}},
 	}
 	var errs []error
@@ -76,6 +93,8 @@ func (c *collector) source(ctx context.Context, s *Source) error {
 		return c.downwardAPI(ctx, s.Field, s.DownwardAPI.Items)
 	case s.ServiceAccountToken != nil:
 		return c.token(ctx, s.Field, s.ServiceAccountToken)
+	case s.PodCertificate != nil:
+		return c.podCertificate(ctx, s.Field, s.PodCertificate)
 	default:
 		return c.trustBundle(ctx, s.Field, s.ClusterTrustBundle)
 	}
@@ -204,6 +223,8 @@ func (s *Source) describe() string {
 	switch {
 	case s.ServiceAccountToken != nil:
 		return "token"
+	case s.PodCertificate != nil:
+		return "certificate of " + s.PodCertificate.SignerName
 	case s.ClusterTrustBundle != nil && s.ClusterTrustBundle.Name != nil:
 		return "trust bundle " + *s.ClusterTrustBundle.Name
 	case s.ClusterTrustBundle != nil:
@@ -212,16 +233,12 @@ func (s *Source) describe() string {
 	return strings.Join(validation.ProjectionTypes(&s.VolumeProjection), "+")
 }
 
-// Validate refuses what [validation.Files] leaves: sources that are not
-// supported, and references to fields and resources that the pod does not
-// have. The error is a *[volume.InvalidSpecError] or
-// *[volume.UnsupportedError], marked with [volume.NothingDone].
+// Validate refuses what [validation.Files] leaves: references to fields and resources
+// that the pod does not have. The error is a *[volume.InvalidSpecError], marked with
+// [volume.NothingDone].
 func (p *Projection) Validate(pod *v1.Pod) error {
 	for i := range p.Sources {
 		s := &p.Sources[i]
-		if s.PodCertificate != nil {
-			return volume.NothingDone(fmt.Errorf("%s: %w", s.Field, volume.NewUnsupportedError("", "podCertificate")))
-		}
 		if s.DownwardAPI == nil {
 			continue
 		}

@@ -90,6 +90,8 @@ func (c *collector) read(ctx context.Context, ref volume.ObjectRef) (map[string]
 
 // Projection is what a volume shows.
 type Projection struct {
+	// Volume is the volume's name in the pod.
+	Volume string
 	// Field is the volume's source as a manifest spells it, such as
 	// "configMap"; errors begin with it.
 	Field string
@@ -159,6 +161,7 @@ func ConfigMap(v *v1.Volume) (Projection, bool) {
 	}
 	const field = "configMap"
 	return Projection{
+		Volume:      v.Name,
 		Field:       field,
 		DefaultMode: s.DefaultMode,
 		DefaultUser: kubeapi.DefaultUser(s),
@@ -177,6 +180,7 @@ func Secret(v *v1.Volume) (Projection, bool) {
 	}
 	const field = "secret"
 	return Projection{
+		Volume:      v.Name,
 		Field:       field,
 		DefaultMode: s.DefaultMode,
 		DefaultUser: kubeapi.DefaultUser(s),
@@ -197,6 +201,7 @@ func DownwardAPI(v *v1.Volume) (Projection, bool) {
 	}
 	const field = "downwardAPI"
 	return Projection{
+		Volume:      v.Name,
 		Field:       field,
 		DefaultMode: s.DefaultMode,
 		DefaultUser: kubeapi.DefaultUser(s),
@@ -214,7 +219,7 @@ func Projected(v *v1.Volume) (Projection, bool) {
 		return Projection{}, false
 	}
 	const field = "projected"
-	p := Projection{Field: field, DefaultMode: s.DefaultMode, DefaultUser: kubeapi.DefaultUser(s)}
+	p := Projection{Volume: v.Name, Field: field, DefaultMode: s.DefaultMode, DefaultUser: kubeapi.DefaultUser(s)}
 	for i := range s.Sources {
 		p.Sources = append(p.Sources, NewSource(fmt.Sprintf("%s.sources[%d]", field, i), s.Sources[i]))
 	}

@@ -34,7 +34,7 @@ func (c *collector) token(ctx context.Context, at string, t *v1.ServiceAccountTo
 		return fmt.Errorf("%s: %w", at, err)
 	}
 	key := c.tokenKey(t)
-	got, err := c.tokens.get(ctx, key, func() (*authenticationv1.TokenRequest, error) {
+	got, err := c.issued.tokens.get(ctx, key, func() (*authenticationv1.TokenRequest, error) {
 		return role.RequestToken(ctx, key.namespace, key.serviceAccount, key.request(c.pod.Name))
 	})
 	if err != nil {
@@ -42,17 +42,17 @@ func (c *collector) token(ctx context.Context, at string, t *v1.ServiceAccountTo
 			at, key.namespace+"/"+key.serviceAccount, key.audience, err)
 	}
 	if got.kept != nil {
-		c.warn(fmt.Sprintf("the token of service account %q could not be renewed, the old one is kept until it expires at %s: %v",
-			key.namespace+"/"+key.serviceAccount, got.expires.UTC().Format("2006-01-02 15:04:05 MST"), got.kept))
+		c.warn(eventTokenKept, fmt.Sprintf("the token of service account %q could not be renewed, the old one is kept until it expires at %s: %v",
+			key.namespace+"/"+key.serviceAccount, utc(got.expires), got.kept))
 	}
 	c.due(got.due)
 	return c.addOwned(at, t.Path, []byte(got.secret()), kubeapi.User(t))
 }
 
 // warn reports to the pod's events, if the host has any.
-func (c *collector) warn(message string) {
+func (c *collector) warn(reason, message string) {
 	if sink, err := volume.Role[volume.EventSink](c.host); err == nil {
-		sink.Event(c.pod, v1.EventTypeWarning, eventTokenKept, message)
+		sink.Event(c.pod, v1.EventTypeWarning, reason, message)
 	}
 }
 
@@ -85,10 +85,10 @@ func (k tokenKey) request(podName string) *authenticationv1.TokenRequest {
 const (
 	// maxTokenAge is how long a token is used at most, however long it lives.
 	maxTokenAge = 24 * time.Hour
-	// retryToken is the least time between two requests for the same token: it
-	// is when a failed renewal is tried again, and it keeps a node whose clock
-	// is ahead of the issuer's from asking without end.
-	retryToken = time.Minute
+	// retryIssue is the least time between two requests for the same token or
+	// certificate: it is when a failed renewal is tried again, and it keeps a node
+	// whose clock is ahead of the issuer's from asking without end.
+	retryIssue = time.Minute
 )
 
 // tokenKey says what a token was asked for.
@@ -108,10 +108,10 @@ type token struct {
 	kept error
 }
 
-// TokenCache holds tokens until they are due for renewal: at 80 % of their
+// tokenCache holds tokens until they are due for renewal: at 80 % of their
 // life, or 24 hours after they were issued, by the wall clock or the monotonic
 // one. Its zero value is ready and its methods are safe for concurrent use.
-type TokenCache struct {
+type tokenCache struct {
 	busy keylock.Map[tokenKey]
 
 	mu     sync.Mutex
@@ -122,7 +122,7 @@ type TokenCache struct {
 // While the old token is valid, a failing request is no error. An answer that is
 // the old token is asked for again as after a failure. Requests for
 // one key take turns.
-func (c *TokenCache) get(ctx context.Context, key tokenKey, request func() (*authenticationv1.TokenRequest, error)) (token, error) {
+func (c *tokenCache) get(ctx context.Context, key tokenKey, request func() (*authenticationv1.TokenRequest, error)) (token, error) {
 	unlock, err := c.busy.Lock(ctx, key)
 	if err != nil {
 		return token{}, err
@@ -137,11 +137,11 @@ func (c *TokenCache) get(ctx context.Context, key tokenKey, request func() (*aut
 	switch {
 	case err == nil && found && fresh.secret() == old.secret():
 		// The requester has a cache of its own, and could not renew it.
-		fresh.due = earlier(now.Add(retryToken), fresh.due)
+		fresh.due = earlier(now.Add(retryIssue), fresh.due)
 	case err == nil:
 	case ctx.Err() == nil && found && !clocks.IsDue(old.expires, now):
 		fresh = old
-		fresh.due = earlier(now.Add(retryToken), old.expires)
+		fresh.due = earlier(now.Add(retryIssue), old.expires)
 		c.store(now, key, fresh)
 		fresh.kept = err
 		return fresh, nil
@@ -166,10 +166,10 @@ func issue(now time.Time, key tokenKey, request func() (*authenticationv1.TokenR
 	}
 	life := min(expires.Sub(now)/5*4, maxTokenAge)
 	secret := answer.Status.Token
-	return token{secret: func() string { return secret }, due: now.Add(max(life, retryToken)), expires: expires}, nil
+	return token{secret: func() string { return secret }, due: now.Add(max(life, retryIssue)), expires: expires}, nil
 }
 
-func (c *TokenCache) find(key tokenKey) (token, bool) {
+func (c *tokenCache) find(key tokenKey) (token, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t, ok := c.tokens[key]
@@ -178,7 +178,7 @@ func (c *TokenCache) find(key tokenKey) (token, bool) {
 
 // store keeps a token. It also drops what expired: a set-up that overlaps the
 // teardown of another volume of its pod can leave a token that is not asked for.
-func (c *TokenCache) store(now time.Time, key tokenKey, t token) {
+func (c *tokenCache) store(now time.Time, key tokenKey, t token) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.tokens == nil {
@@ -188,8 +188,7 @@ func (c *TokenCache) store(now time.Time, key tokenKey, t token) {
 	c.tokens[key] = t
 }
 
-// Drop forgets the tokens of a pod.
-func (c *TokenCache) Drop(podUID types.UID) {
+func (c *tokenCache) drop(podUID types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	maps.DeleteFunc(c.tokens, func(key tokenKey, _ token) bool { return key.podUID == podUID })

@@ -27,7 +27,7 @@ func TestTokenIsRenewedAfterTheClockJumps(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			var c TokenCache
+			var c tokenCache
 			key := tokenKey{podUID: "u", expirationSeconds: 3600}
 			asks := 0
 			ask := func() (*authenticationv1.TokenRequest, error) {

@@ -271,11 +271,12 @@ func TestMissingRoles(t *testing.T) {
 		source v1.VolumeSource
 		take   func(*fakehost.Host)
 	}{
-		"volume.SecretGetter":      {fromSecret("tls"), func(h *fakehost.Host) { h.Secrets = nil }},
-		"volume.ConfigMapGetter":   {fromConfigMap("app"), func(h *fakehost.Host) { h.ConfigMaps = nil }},
-		"volume.TokenRequester":    {fromSources(projectToken("t")), func(h *fakehost.Host) { h.Tokens = nil }},
-		"volume.TrustBundleGetter": {fromSources(projectBundle(v1.ClusterTrustBundleProjection{Name: ptr.To("roots")})), func(h *fakehost.Host) { h.TrustBundles = nil }},
-		"volume.AllocatableGetter": {allocatable, func(h *fakehost.Host) { h.Allocatable = nil }},
+		"volume.SecretGetter":            {fromSecret("tls"), func(h *fakehost.Host) { h.Secrets = nil }},
+		"volume.ConfigMapGetter":         {fromConfigMap("app"), func(h *fakehost.Host) { h.ConfigMaps = nil }},
+		"volume.TokenRequester":          {fromSources(projectToken("t")), func(h *fakehost.Host) { h.Tokens = nil }},
+		"volume.TrustBundleGetter":       {fromSources(projectBundle(v1.ClusterTrustBundleProjection{Name: ptr.To("roots")})), func(h *fakehost.Host) { h.TrustBundles = nil }},
+		"volume.PodCertificateRequester": {fromSources(v1.VolumeProjection{PodCertificate: projectCertificate("ED25519")}), func(h *fakehost.Host) { h.PodCertificates = nil }},
+		"volume.AllocatableGetter":       {allocatable, func(h *fakehost.Host) { h.Allocatable = nil }},
 	}
 	for role, tc := range tests {
 		t.Run(role, func(t *testing.T) {

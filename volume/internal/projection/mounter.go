@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -63,7 +64,7 @@ func (m *mounter) GetAttributes() volume.Attributes {
 	return volume.Attributes{ReadOnly: true, Managed: true, SELinuxRelabel: true}
 }
 
-// RefreshAfter is when the first token of the volume is due, as of the last
+// RefreshAfter is when the first token or certificate of the volume is due, as of the last
 // SetUp that succeeded.
 func (m *mounter) RefreshAfter() time.Time {
 	m.mu.Lock()
@@ -83,7 +84,7 @@ func (m *mounter) SetUpAt(ctx context.Context, dir string, args volume.MounterAr
 }
 
 func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs) error {
-	contents, err := m.projection.Collect(ctx, m.Host, m.pod, args, &m.plugin.tokens)
+	contents, err := m.projection.Collect(ctx, m.Host, m.pod, args, &m.plugin.issued, reader(dir))
 	if err != nil {
 		if isPublished(dir) {
 			return err
@@ -106,6 +107,26 @@ func (m *mounter) setUp(ctx context.Context, dir string, args volume.MounterArgs
 	defer m.mu.Unlock()
 	m.refreshAfter = contents.RefreshAfter
 	return nil
+}
+
+// maxPublished bounds the files that are read back, far above any certificate's.
+const maxPublished = 1 << 20
+
+// reader reads the volume's files as containers see them.
+func reader(dir string) func(path string) ([]byte, error) {
+	return func(path string) ([]byte, error) {
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			return nil, err
+		}
+		defer root.Close()
+		file, err := root.Open(filepath.Join(published, path))
+		if err != nil {
+			return nil, err
+		}
+		defer file.Close()
+		return io.ReadAll(io.LimitReader(file, maxPublished))
+	}
 }
 
 // size limits a new volume in memory as any other one there; 0 leaves it to the
@@ -150,9 +171,10 @@ type unmounter struct{ place }
 func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ctx, u.GetPath()) }
 
 // TearDownAt removes the volume with all its files, and forgets the pod's
-// tokens; another volume of the pod that is still in use asks for new ones.
+// tokens and the volume's certificates; another volume of the pod that is still in use
+// asks for new tokens.
 func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
-	u.plugin.tokens.Drop(u.PodUID)
+	u.plugin.issued.Drop(u.PodUID, u.Name)
 	if forgetter, err := volume.Role[volume.TokenForgetter](u.Host); err == nil {
 		forgetter.ForgetTokens(u.PodUID)
 	}

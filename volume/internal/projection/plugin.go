@@ -46,7 +46,7 @@ type Plugin struct {
 	host volume.VolumeHost
 	pluginbase.Hosted
 	publisher atomicdir.Publisher
-	tokens    payload.TokenCache
+	issued    payload.Issued
 	meter     meter.Meter
 }
 

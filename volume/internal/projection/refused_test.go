@@ -128,20 +128,6 @@ func TestInvalidSpecsAreRefused(t *testing.T) {
 	}
 }
 
-func TestPodCertificateIsRefused(t *testing.T) {
-	b := newBench(t, fromSources(projectToken("t"), v1.VolumeProjection{PodCertificate: &v1.PodCertificateProjection{
-		SignerName: "example.com/pods", KeyType: "ED25519", CredentialBundlePath: "bundle.pem",
-	}}))
-	_, err := b.plugin.NewMounter(b.spec, b.pod)
-	unsupported, ok := errors.AsType[*volume.UnsupportedError](err)
-	if !ok || unsupported.Type != "podCertificate" || unsupported.Reason == "" || unsupported.Replacement == "" {
-		t.Errorf("%v", err)
-	}
-	if volume.IsUncertain(err) || !strings.Contains(err.Error(), "projected.sources[1]") {
-		t.Errorf("%v", err)
-	}
-}
-
 func TestForeignSpecs(t *testing.T) {
 	plugin := configmap.New()
 	if err := plugin.Init(fakehost.New(t)); err != nil {

@@ -30,6 +30,8 @@ func suite() volumetest.Suite {
 			{DownwardAPI: &v1.DownwardAPIProjection{Items: []v1.DownwardAPIVolumeFile{{Path: "namespace", FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}}}},
 			{Secret: &v1.SecretProjection{LocalObjectReference: named(secret)}},
 			{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{Path: "roots.pem", Name: new("roots")}},
+			{PodCertificate: &v1.PodCertificateProjection{SignerName: "example.com/pods", KeyType: "ECDSAP256",
+				CredentialBundlePath: "bundle.pem", KeyPath: "own/key.pem", CertificateChainPath: "own/chain.pem"}},
 		}}}
 	}
 	roots := kubeapi.MakeTrustBundle(kubeapi.TrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "roots"}, PEM: "PEM\n"})
@@ -43,7 +45,8 @@ func suite() volumetest.Suite {
 		Working: []volumetest.Case{{
 			Name: "every source", Spec: volumetest.Inline(source("s")), Want: volumetest.Want{
 				Exact: true, ReadOnly: true, Mount: &volumetest.Mount{FSType: "tmpfs"}, Files: map[string]volumetest.File{
-					"token": {Varies: true}, "ca.crt": {Content: "CA", Mode: 0o644}, "namespace": {Content: "default"}, "key": {Content: canary}, "roots.pem": {Content: "PEM\n"}}},
+					"token": {Varies: true}, "ca.crt": {Content: "CA", Mode: 0o644}, "namespace": {Content: "default"}, "key": {Content: canary}, "roots.pem": {Content: "PEM\n"},
+					"bundle.pem": {Varies: true}, "own/key.pem": {Varies: true}, "own/chain.pem": {Varies: true}}},
 		}},
 		Refused: []volumetest.RefusedCase{
 			{Name: "missing secret", Spec: volumetest.Inline(source("none")), Because: "Secret default/none"},
