@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/internal/mounttable"
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/openat"
 )
 
 // byUUIDDir has udev's links to devices by the UUID of the file system on them.
@@ -105,13 +106,12 @@ func udevUUID(device uint64, dir string) string {
 // none, or the kernel does not tell.
 func kernelUUID(dir *os.File, fstype string) string {
 	// A descriptor with O_PATH takes no ioctl(2).
-	fd, err := eintr.Get(func() (int, error) {
-		return unix.Openat(int(dir.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	})
+	readable, err := openat.Dir(dir, ".")
 	if err != nil {
 		return ""
 	}
-	defer unix.Close(fd)
+	defer readable.Close()
+	fd := int(readable.Fd())
 	if uuid := anyUUID(fd); uuid != "" {
 		return uuid
 	}

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/openat"
 )
 
 // EmptyAt removes everything in an open directory, as [RemoveAt] would, but not
@@ -32,13 +32,12 @@ func emptyAt(ctx context.Context, dir *os.File, mayGoOn func() error, removed fu
 }
 
 func emptyAllBut(ctx context.Context, dir *os.File, kept string, mayGoOn func() error, removed func(), k kernel) error {
-	fd, err := eintr.Get(func() (int, error) {
-		return unix.Openat(int(dir.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	})
+	top, err := openat.Dir(dir, ".")
 	if err != nil {
-		return &fs.PathError{Op: "openat", Path: dir.Name(), Err: err}
+		return err
 	}
-	defer unix.Close(fd)
+	defer top.Close()
+	fd := int(top.Fd())
 	id, err := k.identify(fd)
 	if err != nil {
 		return &fs.PathError{Op: "statx", Path: dir.Name(), Err: err}

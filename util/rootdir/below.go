@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/openat"
 )
 
 // OpenDirAt opens a directory in one that [Open], [Make] or it has opened; it can
@@ -18,7 +19,7 @@ func OpenDirAt(parent *os.File, name string) (*os.File, error) {
 	if err := CheckDirAt(parent, name); err != nil {
 		return nil, err
 	}
-	dir, err := openAt(parent, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	dir, err := openat.Dir(parent, name)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +71,7 @@ func OpenFileAt(parent *os.File, name string, flags int, perm fs.FileMode) (*os.
 	if err := CheckFileAt(parent, name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	file, err := openAt(parent, name, flags|unix.O_NONBLOCK, perm)
+	file, err := openat.File(parent, name, flags|unix.O_NONBLOCK, perm)
 	if err != nil {
 		return nil, err
 	}

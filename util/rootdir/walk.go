@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/openat"
 )
 
 // Open opens a directory to look names up in; it cannot be read by itself. That
@@ -68,7 +69,7 @@ func walk(path string, makeDir func(parent *os.File, name string) error) (_ *os.
 
 // restart goes to the top.
 func (w *walker) restart() error {
-	top, err := openAt(nil, "/", unix.O_PATH|unix.O_DIRECTORY, 0)
+	top, err := openat.File(nil, "/", unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
@@ -96,19 +97,19 @@ func (w *walker) step(name string) error {
 }
 
 func (w *walker) open(name string) (*os.File, error) {
-	next, err := openAt(w.at, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	next, err := openat.File(w.at, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if !errors.Is(err, fs.ErrNotExist) || w.make == nil {
 		return next, err
 	}
 	if err := w.make(w.at, name); err != nil {
 		return nil, err
 	}
-	return openAt(w.at, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	return openat.File(w.at, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 }
 
 // follow goes on where a link leads that no other user has made.
 func (w *walker) follow(name string) error {
-	link, err := openAt(w.at, name, unix.O_PATH, 0)
+	link, err := openat.File(w.at, name, unix.O_PATH, 0)
 	if err != nil {
 		return err
 	}
@@ -154,21 +155,6 @@ func readlink(link *os.File) (string, error) {
 	return string(target[:n]), nil
 }
 
-// openAt never follows a link. A parent of nil is for absolute names.
-func openAt(parent *os.File, name string, flags int, perm fs.FileMode) (*os.File, error) {
-	dir, path := unix.AT_FDCWD, name
-	if parent != nil {
-		dir, path = int(parent.Fd()), filepath.Join(parent.Name(), name)
-	}
-	fd, err := eintr.Get(func() (int, error) {
-		return unix.Openat(dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, uint32(perm.Perm()))
-	})
-	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	return os.NewFile(uintptr(fd), path), nil
-}
-
 // mkdir leaves an existing directory as it is. A new one is there after a power cut, too, so that
 // what its user syncs in it is found.
 func mkdir(parent *os.File, name string, perm fs.FileMode) error {
@@ -185,7 +171,7 @@ func mkdir(parent *os.File, name string, perm fs.FileMode) error {
 // syncDir syncs a directory, unless it is one that must not be read, or is on a file system that
 // has no such call.
 func syncDir(dir *os.File) error {
-	readable, err := openAt(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	readable, err := openat.Dir(dir, ".")
 	if errors.Is(err, fs.ErrPermission) {
 		return nil
 	}

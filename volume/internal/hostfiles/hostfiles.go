@@ -16,6 +16,7 @@ import (
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/justmade"
+	"github.com/podvol/podvol/util/openat"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fsgroup"
 )
@@ -116,15 +117,12 @@ func (o *Own) makeDir(path string, perm fs.FileMode) error {
 	if o.made != nil {
 		o.made(path)
 	}
-	fd, err := eintr.Get(func() (int, error) {
-		return unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	})
+	d, err := openat.Dir(parent, name)
 	if err != nil {
-		return &fs.PathError{Op: "open", Path: path, Err: err}
+		return err
 	}
-	d := os.NewFile(uintptr(fd), path)
 	defer d.Close()
-	if err := justmade.Check(at, fd, uint32(perm.Perm())); err != nil {
+	if err := justmade.Check(at, int(d.Fd()), uint32(perm.Perm())); err != nil {
 		return fmt.Errorf("%s was made, and not given its mode: %w", path, err)
 	}
 	return d.Chmod(perm)

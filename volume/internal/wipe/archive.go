@@ -12,6 +12,7 @@ import (
 
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/justmade"
+	"github.com/podvol/podvol/util/openat"
 )
 
 // ErrOtherFileSystem says that something cannot be moved into the archive, since
@@ -47,24 +48,13 @@ type renameat2 func(olddirfd int, oldpath string, newdirfd int, newpath string, 
 func archiveWith(ctx context.Context, root, archives *os.File, name string, options Options, rename renameat2) (string, error) {
 	a := &archiver{archives: archives, name: name, rename: rename, meter: newMeter(options)}
 	defer a.close()
-	from, err := reopen(root)
+	from, err := openat.Dir(root, ".")
 	if err != nil {
 		return "", a.meter.result(err)
 	}
 	defer from.Close()
 	err = a.moveAll(ctx, from)
 	return a.first, a.meter.result(err)
-}
-
-// reopen opens a directory for reading under the same name.
-func reopen(dir *os.File) (*os.File, error) {
-	fd, err := eintr.Get(func() (int, error) {
-		return unix.Openat(int(dir.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	})
-	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: dir.Name(), Err: err}
-	}
-	return os.NewFile(uintptr(fd), dir.Name()), nil
 }
 
 // archiver moves things into one directory after the other.
@@ -191,17 +181,15 @@ func (a *archiver) next() error {
 // open opens the directory that was just made, and none that another user has put
 // in its place to have the volume's data.
 func (a *archiver) open(name string) error {
-	fd, err := eintr.Get(func() (int, error) {
-		return unix.Openat(int(a.archives.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	})
+	to, err := openat.Dir(a.archives, name)
 	if err != nil {
-		return &fs.PathError{Op: "open", Path: a.archives.Name() + "/" + name, Err: err}
+		return err
 	}
-	if err := justmade.Check(int(a.archives.Fd()), fd, archiveMode); err != nil {
-		unix.Close(fd)
-		return &fs.PathError{Op: "open", Path: a.archives.Name() + "/" + name, Err: err}
+	if err := justmade.Check(int(a.archives.Fd()), int(to.Fd()), archiveMode); err != nil {
+		to.Close()
+		return &fs.PathError{Op: "open", Path: to.Name(), Err: err}
 	}
-	a.to, a.moved = os.NewFile(uintptr(fd), a.archives.Name()+"/"+name), false
+	a.to, a.moved = to, false
 	return nil
 }
 

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/blockingcall"
-	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/openat"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
@@ -230,25 +230,14 @@ func (p *plugin) openClassDir(ctx context.Context, base Base, dir string, create
 		}
 		var name string
 		name, rest, _ = strings.Cut(rest, "/")
-		next, err := openBelow(at, name)
+		next, err := openat.Dir(at, name)
 		at.Close()
 		if err != nil {
-			return nil, err
+			return nil, noBase(filepath.Join(at.Name(), name), reason(err))
 		}
 		at = next
 	}
 	return at, nil
-}
-
-func openBelow(dir *os.File, name string) (*os.File, error) {
-	path := filepath.Join(dir.Name(), name)
-	fd, err := eintr.Get(func() (int, error) {
-		return unix.Openat(int(dir.Fd()), name, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	})
-	if err != nil {
-		return nil, noBase(path, err)
-	}
-	return os.NewFile(uintptr(fd), path), nil
 }
 
 // reason is an error without the path that says the same again.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/openat"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume"
@@ -124,14 +125,12 @@ func keepIn(dir *os.File, e mount.Entry) string {
 // syncFileSystem makes sure that deleted files do not come back when the machine
 // loses power after the PersistentVolume has gone (syncfs(2)).
 func syncFileSystem(dir *os.File) error {
-	fd, err := eintr.Get(func() (int, error) {
-		return unix.Openat(int(dir.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	})
+	readable, err := openat.Dir(dir, ".")
 	if err != nil {
-		return &os.PathError{Op: "open", Path: dir.Name(), Err: err}
+		return err
 	}
-	defer unix.Close(fd)
-	if err := eintr.Do(func() error { return unix.Syncfs(fd) }); err != nil {
+	defer readable.Close()
+	if err := eintr.Do(func() error { return unix.Syncfs(int(readable.Fd())) }); err != nil {
 		return &os.PathError{Op: "syncfs", Path: dir.Name(), Err: err}
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/justmade"
+	"github.com/podvol/podvol/util/openat"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/wipe"
 	"github.com/podvol/podvol/volume/recyclerpod"
@@ -141,20 +142,16 @@ func descend(base *os.File, rel string, create bool) (*os.File, error) {
 }
 
 func openElement(at *os.File, name string, create bool) (*os.File, error) {
-	where, dirfd := path.Join(at.Name(), name), int(at.Fd())
 	if create {
-		err := eintr.Do(func() error { return unix.Mkdirat(dirfd, name, 0o700) })
+		err := eintr.Do(func() error { return unix.Mkdirat(int(at.Fd()), name, 0o700) })
 		if err != nil && !errors.Is(err, unix.EEXIST) {
-			return nil, &os.PathError{Op: "mkdir", Path: where, Err: err}
+			return nil, &os.PathError{Op: "mkdir", Path: path.Join(at.Name(), name), Err: err}
 		}
 	}
-	fd, err := eintr.Get(func() (int, error) {
-		return unix.Openat(dirfd, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	})
+	dir, err := openat.File(at, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: where, Err: err}
+		return nil, err
 	}
-	dir := os.NewFile(uintptr(fd), where)
 	if create {
 		if err := keptFromOthers(at, dir); err != nil {
 			dir.Close()

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/openat"
 	"github.com/podvol/podvol/util/rootdir"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -89,7 +89,7 @@ func openBelow(parent *os.File, name string, makeDir func(parent *os.File, name 
 	if err := makeDir(parent, name); err != nil {
 		return nil, err
 	}
-	return openDirAt(parent, name)
+	return openat.Dir(parent, name)
 }
 
 func (p *runsPlace) close() {
@@ -121,7 +121,7 @@ func (r Runs) RemoveEmpty() {
 
 // openBase follows a link only if it is this user's own.
 func openBase(base string) (*os.File, error) {
-	dir, err := openDirAt(nil, base)
+	dir, err := openat.Dir(nil, base)
 	if !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.ELOOP) {
 		return dir, err
 	}
@@ -130,22 +130,6 @@ func openBase(base string) (*os.File, error) {
 		return nil, err
 	}
 	return os.OpenFile(base, os.O_RDONLY|unix.O_DIRECTORY, 0)
-}
-
-// openDirAt opens a directory, but no link to one. A nil parent is the working
-// directory.
-func openDirAt(parent *os.File, name string) (*os.File, error) {
-	at, path := unix.AT_FDCWD, name
-	if parent != nil {
-		at, path = int(parent.Fd()), filepath.Join(parent.Name(), name)
-	}
-	fd, err := eintr.Get(func() (int, error) {
-		return unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	})
-	if err != nil {
-		return nil, &fs.PathError{Op: "open directory", Path: path, Err: err}
-	}
-	return os.NewFile(uintptr(fd), path), nil
 }
 
 // checkOwn refuses a directory of another user, and one with a forbidden

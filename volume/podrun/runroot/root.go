@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/filelock"
+	"github.com/podvol/podvol/util/openat"
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume"
@@ -85,7 +85,7 @@ func (runs Runs) try(label string) (_ *Root, err error) {
 		return nil, err
 	}
 	r.name = filepath.Base(path)
-	if r.lock, err = openDirAt(place.dirs, r.name); err != nil {
+	if r.lock, err = openat.Dir(place.dirs, r.name); err != nil {
 		return nil, err
 	}
 	if err := filelock.LockLinked(r.lock, unix.LOCK_EX|unix.LOCK_NB); err != nil {
@@ -95,13 +95,11 @@ func (runs Runs) try(label string) (_ *Root, err error) {
 }
 
 func (r *Root) mark() error {
-	fd, err := eintr.Get(func() (int, error) {
-		return unix.Openat(int(r.lock.Fd()), Marker, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	})
+	marker, err := openat.File(r.lock, Marker, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o600)
 	if err != nil {
-		return &fs.PathError{Op: "create", Path: filepath.Join(r.Path(), Marker), Err: err}
+		return err
 	}
-	return unix.Close(fd)
+	return marker.Close()
 }
 
 // isOurs reports whether a run has made the directory. A run that was killed
@@ -125,7 +123,7 @@ func (r *Root) isOurs() (bool, error) {
 }
 
 func (r *Root) names() ([]string, error) {
-	dir, err := openDirAt(r.lock, ".")
+	dir, err := openat.Dir(r.lock, ".")
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +214,7 @@ func (p *runsPlace) dead() (dead []*Root, err error) {
 // isAbandoned locks the directory of a dead run.
 func (r *Root) isAbandoned() (bool, error) {
 	var err error
-	if r.lock, err = openDirAt(r.place.dirs, r.name); err != nil {
+	if r.lock, err = openat.Dir(r.place.dirs, r.name); err != nil {
 		return false, nil // gone, or no run
 	}
 	if ours, err := r.isOurs(); err != nil || !ours {
