@@ -62,6 +62,7 @@ type Host struct {
 	CSIDrivers      CSIDriverGetter
 	Attachments     AttachmentGetter
 	CSINode         CSINodePublisher
+	Endpoints       EndpointsGetter
 }
 
 // SecretGetter reads secrets. If the secret does not exist, the error matches
@@ -74,6 +75,14 @@ type SecretGetter interface {
 // matches [ErrNotFound]. The caller must not change the result.
 type ConfigMapGetter interface {
 	GetConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
+}
+
+// EndpointsGetter reads the addresses of Endpoints objects. If the object does not exist,
+// the error matches [ErrNotFound]. The caller owns the result.
+type EndpointsGetter interface {
+	// GetEndpointAddresses returns the IP addresses that are ready, in the order of the
+	// object, each once. There may be none.
+	GetEndpointAddresses(ctx context.Context, namespace, name string) ([]string, error)
 }
 
 // TokenRequester issues service account tokens bound to a pod, as the API's
@@ -268,6 +277,7 @@ func (h *Host) Roles() []any {
 	add(h.CSIDrivers != nil, struct{ CSIDriverGetter }{h.CSIDrivers})
 	add(h.Attachments != nil, struct{ AttachmentGetter }{h.Attachments})
 	add(h.CSINode != nil, struct{ CSINodePublisher }{h.CSINode})
+	add(h.Endpoints != nil, struct{ EndpointsGetter }{h.Endpoints})
 	owner, can := h.HostFiles.(HostOwnership)
 	add(can, struct{ HostOwnership }{owner})
 	disks, can := h.HostFiles.(HostDisks)

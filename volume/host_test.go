@@ -86,6 +86,7 @@ func roleTests() map[string]roleTest {
 		"CSIDrivers":      {func(h *volume.Host) { h.CSIDrivers = struct{ volume.CSIDriverGetter }{} }, ask[volume.CSIDriverGetter], "volume.CSIDriverGetter"},
 		"Attachments":     {func(h *volume.Host) { h.Attachments = struct{ volume.AttachmentGetter }{} }, ask[volume.AttachmentGetter], "volume.AttachmentGetter"},
 		"CSINode":         {func(h *volume.Host) { h.CSINode = struct{ volume.CSINodePublisher }{} }, ask[volume.CSINodePublisher], "volume.CSINodePublisher"},
+		"Endpoints":       {func(h *volume.Host) { h.Endpoints = struct{ volume.EndpointsGetter }{} }, ask[volume.EndpointsGetter], "volume.EndpointsGetter"},
 	}
 }
 

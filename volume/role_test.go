@@ -56,6 +56,7 @@ func TestAMissingRoleIsNamedAsItsField(t *testing.T) {
 	_, missing["CSIDrivers"] = volume.Role[volume.CSIDriverGetter](host)
 	_, missing["Attachments"] = volume.Role[volume.AttachmentGetter](host)
 	_, missing["CSINode"] = volume.Role[volume.CSINodePublisher](host)
+	_, missing["Endpoints"] = volume.Role[volume.EndpointsGetter](host)
 	fields := 0
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[volume.Host]()) {
 		if field.Type.Kind() != reflect.Interface || field.Name == "Mounter" {

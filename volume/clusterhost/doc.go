@@ -30,4 +30,7 @@
 // volumeattachments and CSIDrivers; get the claims of its pods, and patch their status. A [PodRunner] belongs into a controller, whose role
 // must allow to get, list, watch, create and delete pods; where it may list and
 // watch events, the pods' events are passed on.
+//
+// Volumes of type glusterfs also need the right to get endpoints in the namespaces of
+// their Endpoints objects, which not every version of Kubernetes gives to nodes.
 package clusterhost

@@ -24,7 +24,7 @@ import (
 const NodeName types.NodeName = "node1"
 
 // Host is a fake node. Its role fields (Secrets, ConfigMaps, Tokens,
-// TrustBundles, PodCertificates, Allocatable, Events, HostFiles) are filled with what the other methods
+// TrustBundles, PodCertificates, Endpoints, Allocatable, Events, HostFiles) are filled with what the other methods
 // feed; set one to nil to take that role away. Releases says of every
 // PersistentVolume that its data may be destroyed. Pods is nil. Its methods are safe for
 // concurrent use; its fields must be set before the host is used.
@@ -125,7 +125,7 @@ func newHost(t testing.TB, root string, mounter mount.Interface, objects *object
 		RootDir: root, NodeName: NodeName, Mounter: mounter,
 		Secrets: secretRole{h}, ConfigMaps: configMapRole{h}, Tokens: tokenRole{h},
 		TrustBundles: trustBundleRole{h}, PodCertificates: certificateRole{h}, Allocatable: allocatableRole{h}, Events: &h.events,
-		HostFiles: hostFilesRole{h}, Releases: releaseRole{h},
+		HostFiles: hostFilesRole{h}, Releases: releaseRole{h}, Endpoints: endpointsRole{h},
 	}
 	return h
 }

@@ -24,9 +24,9 @@ type objectMap struct {
 type object struct{ lent, pristine runtime.Object }
 
 // Add makes copies of the objects known to the roles; one with the same kind,
-// namespace and name is replaced. Kinds other than Secret, ConfigMap and
-// ClusterTrustBundle (certificates.k8s.io/v1 or v1beta1) end the test: no role could
-// return them.
+// namespace and name is replaced. Kinds other than Secret, ConfigMap,
+// Endpoints and ClusterTrustBundle (certificates.k8s.io/v1 or v1beta1) end the test: no
+// role could return them.
 func (h *Host) Add(objects ...metav1.Object) {
 	h.t.Helper()
 	for _, o := range objects {
@@ -54,6 +54,8 @@ func referTo(o metav1.Object) (volume.ObjectRef, runtime.Object, bool) {
 		return volume.NewObjectRef("Secret", o.Namespace, o.Name), o.DeepCopy(), true
 	case *v1.ConfigMap:
 		return volume.NewObjectRef("ConfigMap", o.Namespace, o.Name), o.DeepCopy(), true
+	case *kubeapi.Endpoints:
+		return volume.NewObjectRef("Endpoints", o.Namespace, o.Name), o.DeepCopy(), true
 	}
 	if bundle, ok := kubeapi.TrustBundleOf(o); ok {
 		return volume.NewObjectRef("ClusterTrustBundle", "", bundle.Name), o.(runtime.Object).DeepCopyObject(), true

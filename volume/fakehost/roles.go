@@ -25,7 +25,7 @@ import (
 type RoleCall struct {
 	// Method is the method's name: GetSecret, GetConfigMap, RequestToken,
 	// GetTrustBundle, GetTrustBundlesBySigner, RequestPodCertificate,
-	// AwaitPodCertificate, GetAllocatable, Stat, MakeDir, MakeFile, SetOwnership or
+	// AwaitPodCertificate, GetEndpointAddresses, GetAllocatable, Stat, MakeDir, MakeFile, SetOwnership or
 	// VerifyReleased; or one of the caller of DoRole.
 	Method string
 	// Namespace and Name say what was asked for: an object, a service
@@ -58,6 +58,7 @@ func (h *Host) ResetRoleCalls() { h.faults.ResetCalls() }
 type (
 	secretRole      struct{ host *Host }
 	configMapRole   struct{ host *Host }
+	endpointsRole   struct{ host *Host }
 	trustBundleRole struct{ host *Host }
 	tokenRole       struct{ host *Host }
 	allocatableRole struct{ host *Host }
@@ -101,6 +102,16 @@ func (r secretRole) GetSecret(ctx context.Context, namespace, name string) (*v1.
 func (r configMapRole) GetConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
 	return answer(ctx, r.host, RoleCall{"GetConfigMap", namespace, name}, func() (*v1.ConfigMap, error) {
 		return get[*v1.ConfigMap](r.host.objects, "ConfigMap", namespace, name)
+	})
+}
+
+func (r endpointsRole) GetEndpointAddresses(ctx context.Context, namespace, name string) ([]string, error) {
+	return answer(ctx, r.host, RoleCall{"GetEndpointAddresses", namespace, name}, func() ([]string, error) {
+		found, err := get[*kubeapi.Endpoints](r.host.objects, "Endpoints", namespace, name)
+		if err != nil {
+			return nil, err
+		}
+		return kubeapi.ReadyAddresses(found), nil
 	})
 }
 

@@ -70,6 +70,7 @@ var kinds = []kind{
 	kindOf[v1.ConfigMap](v1.SchemeGroupVersion, true),
 	kindOf[v1.Secret](v1.SchemeGroupVersion, true),
 	kindOf[v1.ServiceAccount](v1.SchemeGroupVersion, true),
+	kindOf[kubeapi.Endpoints](v1.SchemeGroupVersion, true),
 	kindOf[storagev1.StorageClass](storagev1.SchemeGroupVersion, false),
 	kindOf[storagev1.VolumeAttributesClass](storagev1.SchemeGroupVersion, false),
 	kindOf[storagev1.CSIDriver](storagev1.SchemeGroupVersion, false),

@@ -16,7 +16,7 @@ import (
 
 // Roles plays the roles of a volume host that read objects:
 // [volume.SecretGetter], [volume.ConfigMapGetter], [volume.TrustBundleGetter],
-// [volume.CSIDriverGetter] and [volume.AttachmentGetter].
+// [volume.CSIDriverGetter], [volume.AttachmentGetter] and [volume.EndpointsGetter].
 // Trust bundles by signer need a Source that is a [KindReader]. Errors are the
 // Source's. Its methods may be called concurrently if the Source's may.
 type Roles struct{ Source Getter }
@@ -27,6 +27,7 @@ var (
 	_ volume.TrustBundleGetter = Roles{}
 	_ volume.CSIDriverGetter   = Roles{}
 	_ volume.AttachmentGetter  = Roles{}
+	_ volume.EndpointsGetter   = Roles{}
 )
 
 // GetCSIDriver implements the role.
@@ -37,6 +38,15 @@ func (r Roles) GetCSIDriver(ctx context.Context, name string) (*storagev1.CSIDri
 // GetVolumeAttachment implements the role.
 func (r Roles) GetVolumeAttachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error) {
 	return Get[*storagev1.VolumeAttachment](ctx, r.Source, volume.NewObjectRef("VolumeAttachment", "", name))
+}
+
+// GetEndpointAddresses implements the role.
+func (r Roles) GetEndpointAddresses(ctx context.Context, namespace, name string) ([]string, error) {
+	found, err := Get[*kubeapi.Endpoints](ctx, r.Source, volume.NewObjectRef("Endpoints", namespace, name))
+	if err != nil {
+		return nil, err
+	}
+	return kubeapi.ReadyAddresses(found), nil
 }
 
 // GetSecret implements the role.

@@ -153,6 +153,7 @@ func (c Config) host() *volume.Host {
 		CSIDrivers:      cmp.Or[volume.CSIDriverGetter](c.CSIDrivers, read),
 		Attachments:     c.Attachments,
 		CSINode:         c.CSINode,
+		Endpoints:       read,
 		Events:          c.Events,
 		HostFiles:       c.HostFiles,
 	}

@@ -64,6 +64,10 @@ var resources = map[string]resource{
 		func(c kubernetes.Interface, ns string) client[*v1.ServiceAccount, *v1.ServiceAccountList] {
 			return c.CoreV1().ServiceAccounts(ns)
 		}),
+	"Endpoints": plain(v1.SchemeGroupVersion.WithResource("endpoints"),
+		func(c kubernetes.Interface, ns string) client[*kubeapi.Endpoints, *kubeapi.EndpointsList] {
+			return c.CoreV1().Endpoints(ns)
+		}),
 	"StorageClass": plain(storagev1.SchemeGroupVersion.WithResource("storageclasses"),
 		func(c kubernetes.Interface, _ string) client[*storagev1.StorageClass, *storagev1.StorageClassList] {
 			return c.StorageV1().StorageClasses()

@@ -38,7 +38,7 @@ func supported() []objects.Kind { return append(objects.Kinds(), workloadKinds..
 // otherKinds are the kinds of the groups without a dot that have nothing to do
 // with volumes. In these groups any other kind is a misspelling.
 var otherKinds = map[string][]string{
-	"": {"Service", "Namespace", "Endpoints", "Event", "LimitRange", "ResourceQuota", "PodTemplate", "Binding",
+	"": {"Service", "Namespace", "Event", "LimitRange", "ResourceQuota", "PodTemplate", "Binding",
 		"ComponentStatus"},
 	"apps":        {"ControllerRevision"},
 	"batch":       {},

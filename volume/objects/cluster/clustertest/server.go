@@ -177,6 +177,9 @@ func (r Request) resource() schema.GroupResource {
 
 func plural(kind string) string {
 	kind = strings.ToLower(kind)
+	if kind == "endpoints" {
+		return kind
+	}
 	if stem, ok := strings.CutSuffix(kind, "y"); ok {
 		return stem + "ies"
 	}
