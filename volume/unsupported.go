@@ -92,7 +92,7 @@ func unsupportedType(sourceType string) (reason, replacement string) {
 		return movedToCSI, useCSI
 	case "rbd":
 		return noCode, "use the Ceph CSI driver, or register a plugin of your own"
-	case "glusterfs", "storageos", "flocker", "photonPersistentDisk", "quobyte", "scaleIO":
+	case "storageos", "flocker", "photonPersistentDisk", "quobyte", "scaleIO":
 		return noCode, useCSIOrOwn
 	case "gitRepo":
 		return "cloning as root runs hooks of a stranger's repository (CVE-2024-10220, CVE-2025-1767), so Kubernetes has disabled it",

@@ -49,9 +49,11 @@ func TestBadInput(t *testing.T) {
 		"PV of another node":        {pod(useClaim) + claim + pvHead + "  local: {path: /tmp}\n  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [elsewhere]}]}]}}\n", exitFailed, "node"},
 		"secret missing":            {pod("{name: v, secret: {secretName: gone}}"), exitFailed, "Secret shop/gone"},
 		"key missing":               {pod("{name: v, configMap: {name: c, items: [{key: other, path: p}]}}") + configMap, exitFailed, "other"},
-		"unsupported type":          {pod("{name: v, glusterfs: {endpoints: e, path: p}}"), exitFailed, "glusterfs"},
+		"unsupported type":          {pod("{name: v, quobyte: {registry: 'r:1', volume: q}}"), exitFailed, "quobyte"},
 		"pod certificate":           {pod("{name: v, projected: {sources: [{podCertificate: {signerName: example.com/b, keyType: ED25519, credentialBundlePath: p}}]}}"), exitFailed, "podCertificate"},
 		"option that runs programs": {pod(useClaim) + claim + pvHead + "  nfs: {server: s, path: /e}\n  mountOptions: [\"helper=/tmp/x\"]\n", exitFailed, "helper"},
+		"Gluster without Endpoints": {pod("{name: v, glusterfs: {endpoints: e, path: p}}"), exitFailed, "Endpoints shop/e"},
+		"Gluster on this machine":   {pod("{name: v, glusterfs: {endpoints: e, path: p}}") + "---\napiVersion: v1\nkind: Endpoints\nmetadata: {name: e, namespace: shop}\nsubsets: [{addresses: [{ip: 127.0.0.1}], ports: [{port: 1}]}]\n", exitFailed, "loopback"},
 		"source like an option":     {pod("{name: v, nfs: {server: -oremount, path: /e}}"), exitFailed, "-oremount"},
 	}
 	for name, tc := range tests {

@@ -10,6 +10,7 @@ import (
 	"github.com/podvol/podvol/volume/plugins/configmap"
 	"github.com/podvol/podvol/volume/plugins/downwardapi"
 	"github.com/podvol/podvol/volume/plugins/emptydir"
+	"github.com/podvol/podvol/volume/plugins/glusterfs"
 	"github.com/podvol/podvol/volume/plugins/hostpath"
 	"github.com/podvol/podvol/volume/plugins/iscsi"
 	"github.com/podvol/podvol/volume/plugins/local"
@@ -31,6 +32,7 @@ func All(replacements ...volume.VolumePlugin) []volume.VolumePlugin {
 		configmap.New(),
 		downwardapi.New(downwardapi.Config{}),
 		emptydir.New(),
+		glusterfs.New(glusterfs.Config{}),
 		hostpath.New(hostpath.Config{}),
 		iscsi.New(iscsi.Config{}),
 		local.New(local.Config{}),

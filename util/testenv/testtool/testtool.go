@@ -48,6 +48,8 @@ func Package(program string) string {
 		return "mount"
 	case "ps":
 		return "procps"
+	case "glusterd", "gluster":
+		return "glusterfs-server"
 	case "xz":
 		return "xz-utils"
 	case "gcc":

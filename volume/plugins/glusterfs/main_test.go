@@ -1,0 +1,13 @@
+package glusterfs_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/podvol/podvol/util/testenv/testtool"
+)
+
+func TestMain(m *testing.M) {
+	testtool.Shorten()
+	os.Exit(m.Run())
+}
