@@ -90,8 +90,6 @@ func unsupportedType(sourceType string) (reason, replacement string) {
 	switch sourceType {
 	case "awsElasticBlockStore", "azureDisk", "azureFile", "cinder", "gcePersistentDisk", "portworxVolume", "vsphereVolume":
 		return movedToCSI, useCSI
-	case "rbd":
-		return noCode, "use the Ceph CSI driver, or register a plugin of your own"
 	case "storageos", "flocker", "photonPersistentDisk", "quobyte", "scaleIO":
 		return noCode, useCSIOrOwn
 	case "gitRepo":

@@ -16,6 +16,7 @@ import (
 	"github.com/podvol/podvol/volume/plugins/local"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 	"github.com/podvol/podvol/volume/plugins/projected"
+	"github.com/podvol/podvol/volume/plugins/rbd"
 	"github.com/podvol/podvol/volume/plugins/secret"
 )
 
@@ -38,6 +39,7 @@ func All(replacements ...volume.VolumePlugin) []volume.VolumePlugin {
 		local.New(local.Config{}),
 		nfs.New(nfs.Config{}),
 		projected.New(projected.Config{}),
+		rbd.New(rbd.Config{}),
 		secret.New(secret.Config{}),
 	}
 	replaced := make(map[string]bool)

@@ -36,6 +36,7 @@ func TestAllFitTogether(t *testing.T) {
 		"kubernetes.io/local-volume": {persistent(v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{}})},
 		"kubernetes.io/nfs":          {inline(v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}), persistent(v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{}})},
 		"kubernetes.io/projected":    {inline(v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{}})},
+		"kubernetes.io/rbd":          {inline(v1.VolumeSource{RBD: &v1.RBDVolumeSource{}}), persistent(v1.PersistentVolumeSource{RBD: &v1.RBDPersistentVolumeSource{}})},
 		"kubernetes.io/secret":       {inline(v1.VolumeSource{Secret: &v1.SecretVolumeSource{}})},
 	}
 	if len(specs) != len(plugins.All()) {

@@ -67,8 +67,8 @@ func fates() []fate {
 		{of: reflect.TypeFor[v1.EnvVarSource](), done: "fieldRef resourceFieldRef configMapKeyRef secretKeyRef", refused: "fileKeyRef"},
 
 		{of: reflect.TypeFor[v1.VolumeSource](),
-			done:       "hostPath emptyDir secret nfs iscsi glusterfs cephfs persistentVolumeClaim downwardAPI configMap projected ephemeral",
-			refused:    "gitRepo rbd flexVolume flocker fc quobyte photonPersistentDisk scaleIO storageos csi image",
+			done:       "hostPath emptyDir secret nfs iscsi glusterfs cephfs rbd persistentVolumeClaim downwardAPI configMap projected ephemeral",
+			refused:    "gitRepo flexVolume flocker fc quobyte photonPersistentDisk scaleIO storageos csi image",
 			translated: "gcePersistentDisk awsElasticBlockStore cinder azureFile vsphereVolume azureDisk portworxVolume"},
 		{of: reflect.TypeFor[v1.ImageVolumeSource](), done: "reference pullPolicy"}, // of volume/plugins/image
 		{of: reflect.TypeFor[v1.EmptyDirVolumeSource](), done: "medium mode", noted: "sizeLimit"},
@@ -76,6 +76,8 @@ func fates() []fate {
 		{of: reflect.TypeFor[v1.NFSVolumeSource](), done: "server path readOnly"},
 		{of: reflect.TypeFor[v1.CephFSVolumeSource](), done: "monitors path user secretFile secretRef readOnly"},
 		{of: reflect.TypeFor[v1.CephFSPersistentVolumeSource](), done: "monitors path user secretFile secretRef readOnly"},
+		{of: reflect.TypeFor[v1.RBDVolumeSource](), done: "monitors image fsType pool user keyring secretRef readOnly"},
+		{of: reflect.TypeFor[v1.RBDPersistentVolumeSource](), done: "monitors image fsType pool user keyring secretRef readOnly"},
 		{of: reflect.TypeFor[v1.GlusterfsVolumeSource](), done: "endpoints path readOnly"},
 		{of: reflect.TypeFor[v1.GlusterfsPersistentVolumeSource](), done: "endpoints path readOnly endpointsNamespace"},
 		{of: reflect.TypeFor[v1.ISCSIVolumeSource](),
@@ -104,8 +106,8 @@ func fates() []fate {
 
 		{of: reflect.TypeFor[v1.PersistentVolumeSpec](),
 			done: "capacity accessModes claimRef persistentVolumeReclaimPolicy storageClassName mountOptions volumeMode nodeAffinity volumeAttributesClassName " +
-				"hostPath nfs iscsi glusterfs local cephfs",
-			refused:    "rbd fc flocker flexVolume quobyte photonPersistentDisk scaleIO storageos csi",
+				"hostPath nfs iscsi glusterfs local cephfs rbd",
+			refused:    "fc flocker flexVolume quobyte photonPersistentDisk scaleIO storageos csi",
 			translated: "gcePersistentDisk awsElasticBlockStore cinder azureFile vsphereVolume azureDisk portworxVolume"},
 		{of: reflect.TypeFor[v1.LocalVolumeSource](), done: "path fsType"},
 		{of: reflect.TypeFor[v1.PersistentVolumeClaimSpec](),

@@ -153,13 +153,13 @@ func checkDeviceRefs(k *kit, c Case) {
 		return
 	}
 	d.mustMount(k)
-	want := 0 // where MountDevice found that nothing is to be mounted
-	if slices.ContainsFunc(n.Mounts(k), func(e mount.Entry) bool { return e.Target == d.Path }) {
-		want = 1
-	}
 	// The pod's part alone: the device stays until mustUnmount.
 	if err := d.SetUp(k.Context(), c.Args); err != nil {
 		k.Fatalf("SetUp: %v", err)
+	}
+	want := 0 // where neither MountDevice nor SetUp, for a key of the pod's, had a device to mount
+	if slices.ContainsFunc(n.Mounts(k), func(e mount.Entry) bool { return e.Target == d.Path }) {
+		want = 1
 	}
 	d.assertShown()
 	d.assertRefs(k, want)

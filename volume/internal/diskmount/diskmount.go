@@ -1,5 +1,5 @@
 // Package diskmount formats, mounts and grows disks of the node, for the plugins whose volumes
-// are disks: local and iscsi. A disk is mounted once, at a place of the plugin's, and bound into
+// are disks: local, iscsi and rbd. A disk is mounted once, at a place of the plugin's, and bound into
 // pods from there.
 package diskmount
 
