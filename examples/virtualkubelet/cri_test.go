@@ -107,6 +107,24 @@ func TestInitContainers(t *testing.T) {
 	})
 }
 
+// A variable may come from a file that an init container writes into an emptyDir.
+func TestEnvironmentOfAFile(t *testing.T) {
+	withContainerd(t, func(t *testing.T, c *containerd) {
+		w := newCRIWorld(t, c)
+		web := inImage(pod("web", `echo "$WORD"`, memoryVolume("memory")))
+		main := &web.Spec.Containers[0]
+		main.Env = append(main.Env, v1.EnvVar{Name: "WORD", ValueFrom: &v1.EnvVarSource{FileKeyRef: &v1.FileKeySelector{VolumeName: "memory", Path: "env", Key: "SAID"}}})
+		web.Spec.InitContainers = []v1.Container{{Name: "writer", Image: testImage, Command: []string{"/bin/sh", "-c", `echo "SAID='by the other'" >/volumes/memory/env`}, VolumeMounts: main.VolumeMounts}}
+		w.create(web)
+		w.start()
+		w.phase(web, v1.PodSucceeded)
+		if got := w.log(web, "main"); got != "by the other\n" {
+			t.Errorf("it printed %q", got)
+		}
+		w.stop()
+	})
+}
+
 // What fails its liveness probe is restarted; what is not ready says so; a startup probe
 // comes before both.
 func TestProbes(t *testing.T) {

@@ -85,7 +85,7 @@ func run(ctx context.Context, c config) error {
 		return err
 	}
 	defer closeRuntime()
-	lives := podlife.New(podlife.Config{API: c.api, Runtime: runtime, Events: events, Log: c.log, NodeIP: c.address, FirstPause: c.pause})
+	lives := podlife.New(podlife.Config{API: c.api, Runtime: runtime, Events: events, Log: c.log, NodeIP: c.address, RootDir: c.root(), FirstPause: c.pause})
 
 	// This one informer of the node's pods serves podvol and the pods' lives.
 	factory := informers.NewSharedInformerFactoryWithOptions(c.api, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {

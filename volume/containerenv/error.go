@@ -32,27 +32,33 @@ func (e *Error) Error() string {
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
-// MissingError says that a config map or secret, or a key of it, is not there
+// MissingError says that a config map, a secret or a file, or a key of it, is not there
 // and is not optional. It matches [volume.ErrNotFound].
 type MissingError struct {
 	Ref volume.ObjectRef
-	// Key is empty where the object itself is missing.
+	// File names the file and its volume, instead of Ref.
+	File string
+	// Key is empty where the object or the file itself is missing.
 	Key string
 }
 
 func (e *MissingError) Error() string {
-	if e.Key != "" {
-		return fmt.Sprintf("%s has no key %q; add the key, or set optional: true to start without the variable", e.Ref, e.Key)
+	subject, create := e.Ref.String(), "create it"
+	if e.File != "" {
+		subject, create = e.File, "have an init container write it"
 	}
-	return fmt.Sprintf("%s not found; create it, or set optional: true to start without it", e.Ref)
+	if e.Key != "" {
+		return fmt.Sprintf("%s has no key %q; add the key, or set optional: true to start without the variable", subject, e.Key)
+	}
+	return fmt.Sprintf("%s not found; %s, or set optional: true to start without it", subject, create)
 }
 
 // Is makes errors.Is(err, volume.ErrNotFound) true.
 func (e *MissingError) Is(target error) bool { return target == volume.ErrNotFound }
 
 // ErrEnvFile says that a variable comes from a file in a volume (fileKeyRef,
-// KEP-3721): such a file is written by an init container, and podvol runs none.
-var ErrEnvFile = errors.New("fileKeyRef is not supported: its file would be written by an init container, which is not run here; give the variable a value, or take it from a config map or secret")
+// KEP-3721), of an agent that has no such file: an init container would write it.
+var ErrEnvFile = errors.New("fileKeyRef is not supported here: its file would be written by an init container, which is not run here; give the variable a value, or take it from a config map or secret")
 
 // ErrZeroByte says that a value has a zero byte, which ends a variable for the
 // kernel; execve(2).

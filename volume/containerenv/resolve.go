@@ -25,6 +25,10 @@ type Sources struct {
 	// Allocatable tells the node's size, which is the limit of a container that
 	// has none. Nil: a variable that needs it is an error, a *[volume.MissingRoleError].
 	Allocatable volume.AllocatableGetter
+	// RootDir is the node's root directory, for variables from files in the pod's emptyDirs
+	// (fileKeyRef). The pod's volumes are set up there, and its init containers that come
+	// before this container have ended. Empty: such a variable is [ErrEnvFile].
+	RootDir string
 	// Services are services of the cluster. Chosen are the ones in the pod's
 	// namespace, unless its enableServiceLinks is false, and default/kubernetes.
 	// Their variables, such as KUBERNETES_SERVICE_HOST, can be referred to by all
@@ -41,9 +45,11 @@ type Sources struct {
 //     v1.34). Other keys of envFrom are skipped and reported in the result.
 //   - A missing optional source sets nothing. Every other failure is an *[Error], all joined,
 //     so that a user sees all missing objects at once; behind it are *[MissingError],
-//     [ErrEnvFile], [ErrZeroByte], *volume.InvalidSpecError or a failed look-up.
+//     [ErrEnvFile], [ErrEnvFileFormat], [ErrZeroByte], *volume.InvalidSpecError or a failed look-up.
 //   - A pod or a container that is nil is a *[volume.InvalidSpecError] alone.
 //   - Each object is read once.
+//   - A file of a fileKeyRef is at most 64 KiB, and links in its volume do not lead out. An
+//     empty value is one, where the kubelet takes it for a missing key.
 func Resolve(ctx context.Context, pod *v1.Pod, container *v1.Container, from Sources) (*Environment, error) {
 	switch {
 	case pod == nil:
@@ -184,7 +190,7 @@ func (r *resolver) valueFrom(ctx context.Context, s *v1.EnvVarSource) (value str
 		k := s.SecretKeyRef
 		return r.key(ctx, r.ref("Secret", k.Name), k.Key, k.Optional)
 	}
-	return "", false, ErrEnvFile
+	return r.file(s.FileKeyRef)
 }
 
 func countSources(s *v1.EnvVarSource) (n int) {

@@ -46,6 +46,7 @@ func pod() *v1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-0", UID: "uid-0",
 			Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"example.com/note": "two\nlines"}},
 		Spec: v1.PodSpec{NodeName: "node1", ServiceAccountName: "robot",
+			Volumes:    []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}},
 			Containers: []v1.Container{{Name: "other", Resources: v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("3")}}}}},
 		Status: v1.PodStatus{HostIP: "10.0.0.1", HostIPs: []v1.HostIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}},
 			PodIP: "10.1.0.7", PodIPs: []v1.PodIP{{IP: "10.1.0.7"}, {IP: "fd01::7"}}},

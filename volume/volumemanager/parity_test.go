@@ -64,7 +64,7 @@ func fates() []fate {
 				"terminationMessagePath terminationMessagePolicy imagePullPolicy stdin stdinOnce tty"},
 		{of: reflect.TypeFor[v1.VolumeMount](), done: "name readOnly recursiveReadOnly mountPath subPath mountPropagation subPathExpr bindMountOptions"},
 		{of: reflect.TypeFor[v1.VolumeDevice](), done: "name devicePath"},
-		{of: reflect.TypeFor[v1.EnvVarSource](), done: "fieldRef resourceFieldRef configMapKeyRef secretKeyRef", refused: "fileKeyRef"},
+		{of: reflect.TypeFor[v1.EnvVarSource](), done: "fieldRef resourceFieldRef configMapKeyRef secretKeyRef fileKeyRef"},
 
 		{of: reflect.TypeFor[v1.VolumeSource](),
 			done:       "hostPath emptyDir secret nfs iscsi glusterfs cephfs rbd persistentVolumeClaim downwardAPI configMap projected ephemeral",
@@ -278,7 +278,7 @@ func (w *world) refusalOf(manager *volumemanager.Manager, of reflect.Type) (refu
 			from := &v1.EnvVarSource{}
 			setPointer(reflect.ValueOf(from).Elem(), name)
 			c := &v1.Container{Name: "c", Env: []v1.EnvVar{{Name: "V", ValueFrom: from}}}
-			_, err := containerenv.Resolve(w.t.Context(), newPod("web"), c, containerenv.Sources{Objects: objects.NewStore()})
+			_, err := containerenv.Resolve(w.t.Context(), newPod("web"), c, containerenv.Sources{Objects: objects.NewStore(), RootDir: w.root})
 			return errors.Is(err, containerenv.ErrEnvFile)
 		}
 	}

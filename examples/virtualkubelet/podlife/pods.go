@@ -40,6 +40,8 @@ type Config struct {
 	Log     *slog.Logger
 	// NodeIP is the node's address, and that of pods that have none of their own.
 	NodeIP string
+	// RootDir is the root directory of the volumes.
+	RootDir string
 	// FirstPause is the pause before a container's second restart; it doubles up to five
 	// minutes. The kubelet's is 10 s.
 	FirstPause time.Duration
@@ -77,7 +79,7 @@ var _ volumemanager.PodContainers = (*Pods)(nil)
 // them, and volumes stay mounted.
 func (p *Pods) Begin(ctx context.Context, volumes Volumes, source objects.Source, size volume.AllocatableGetter) {
 	p.ctx, p.volumes, p.objects = ctx, volumes, source
-	p.env = containerenv.Sources{Objects: source, Allocatable: size}
+	p.env = containerenv.Sources{Objects: source, Allocatable: size, RootDir: p.RootDir}
 }
 
 // Wait waits for the end of all lives, after Begin's ctx has ended. No life begins any more.
