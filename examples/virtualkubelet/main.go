@@ -20,6 +20,7 @@
 //     They are served where --tls-cert-file, --tls-private-key-file and --client-ca-file
 //     are given, and only with a container runtime.
 //   - Package csidrivers adds the volumes of CSI drivers (--csi).
+//   - eviction.go ends pods that take more of the node's disk than they may.
 //   - node.go puts them together.
 //
 // The node's object and its lease are kept by virtual-kubelet's node controller.

@@ -63,6 +63,7 @@ type config struct {
 	mounter                         mount.Interface // nil: the machine's
 	log                             *slog.Logger
 	pause                           time.Duration // before a container's second restart
+	measureEvery                    time.Duration // what pods take of the disk; 0: every 10 seconds
 }
 
 // root is the root directory of the volumes.
@@ -193,6 +194,7 @@ func serve(ctx context.Context, c config, lives *podlife.Pods, volumes *volumes,
 		return err
 	}
 	beside.Go(func() { static(ctx) })
+	beside.Go(func() { evict(ctx, c, lives, volumes) })
 	following, err := pods.AddEventHandler(lives.Handler(func() { complete(false) }))
 	if err != nil {
 		return err

@@ -51,7 +51,7 @@ func newNodeObject(ctx context.Context, c config, runtime podlife.Runtime, api *
 		object.Status.DaemonEndpoints.KubeletEndpoint.Port = api.Port()
 	}
 	for _, kind := range []v1.NodeConditionType{v1.NodeReady, v1.NodeMemoryPressure, v1.NodeDiskPressure, v1.NodePIDPressure} {
-		condition := v1.NodeCondition{Type: kind, Status: v1.ConditionFalse, Reason: "NotMeasured", Message: "this node evicts no pods",
+		condition := v1.NodeCondition{Type: kind, Status: v1.ConditionFalse, Reason: "NotMeasured", Message: "this node evicts no pods for it",
 			LastTransitionTime: metav1.Now().Rfc3339Copy(), LastHeartbeatTime: metav1.Now().Rfc3339Copy()}
 		if kind == v1.NodeReady {
 			condition.Status, condition.Reason, condition.Message = v1.ConditionTrue, "KubeletReady", "the node takes pods"

@@ -50,7 +50,7 @@ type life struct {
 	takenOver  bool          // the pod is unfit, and goes on
 	over       bool          // no container runs or ever will
 	finished   bool          // nothing is left
-	deadline   time.Time     // of the containers of a deleted pod
+	deadline   time.Time     // of the containers of a deleted or evicted pod
 	hurried    chan struct{} // closed when the deadline changes
 	changed    chan struct{} // there is something to report; nil in the end
 	ephemeral  chan struct{} // there may be new ephemeral containers
@@ -277,14 +277,19 @@ func (l *life) halt(reason, message string) {
 // end is for a deleted pod: its containers shall have ended after the grace period. A
 // later call can shorten it.
 func (l *life) end(grace time.Duration) {
+	l.hurry(grace)
+	l.beginEnd()
+}
+
+// hurry gives the containers at most this long to end, once they shall.
+func (l *life) hurry(grace time.Duration) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if due := time.Now().Add(grace); l.deadline.IsZero() || due.Before(l.deadline) {
 		l.deadline = due
 		close(l.hurried)
 		l.hurried = make(chan struct{})
 	}
-	l.mu.Unlock()
-	l.beginEnd()
 }
 
 // grace is how long a container that shall end may still take, and is told anew when

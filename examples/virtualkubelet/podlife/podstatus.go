@@ -52,6 +52,7 @@ func (l *life) fillIn(status *v1.PodStatus) {
 		status.Reason, status.Message = l.halted.reason, l.halted.message
 	}
 	l.fillInConditions(status)
+	l.fillInDisruption(status)
 	l.fillInResize(status)
 }
 

@@ -87,8 +87,8 @@ func (l *life) isGone(ctx context.Context, err error) bool {
 }
 
 // ownConditions are those that this node sets. Others, such as readiness gates,
-// are another program's.
-var ownConditions = []v1.PodConditionType{v1.PodReadyToStartContainers, v1.PodInitialized, v1.ContainersReady, v1.PodReady, v1.PodResizePending}
+// are another program's. DisruptionTarget may be both.
+var ownConditions = []v1.PodConditionType{v1.PodReadyToStartContainers, v1.PodInitialized, v1.ContainersReady, v1.PodReady, v1.PodResizePending, v1.DisruptionTarget}
 
 // statusPatch sets what this node knows of a pod, if it is the one of that UID.
 func statusPatch(pod *v1.Pod) ([]byte, error) {
