@@ -32,8 +32,6 @@ type Config struct {
 	// such a name is taken for that pod's.
 	Running  map[types.NamespacedName]types.UID
 	NodeName string
-	// Check refuses a pod that cannot be run at all.
-	Check func(*v1.Pod) error
 	// Pods run them.
 	Pods interface {
 		Put(*v1.Pod)
@@ -64,7 +62,7 @@ func New(c Config) (*Follower, error) {
 		return nil, err
 	}
 	f := &Follower{config: c, watch: watch, runs: make(map[volume.ObjectRef]*v1.Pod), adopted: adopted, complete: make(chan struct{})}
-	f.dir = manifestdir.New(manifestdir.Config{Dir: c.Dir, KnownFile: c.KnownFile, NodeName: c.NodeName, Check: c.Check,
+	f.dir = manifestdir.New(manifestdir.Config{Dir: c.Dir, KnownFile: c.KnownFile, NodeName: c.NodeName,
 		Notice: func(sentence string) { c.Log.Warn(sentence) }})
 	return f, nil
 }
