@@ -80,8 +80,11 @@ type Config struct {
 	UnusedBytes int64
 	UnusedFor   time.Duration
 	// PullTimeout bounds one pull (2 hours); layers that are complete by then stay.
-	// StallTimeout is how long a registry may send nothing amid a layer (1 minute).
+	// StallTimeout is how long a registry may send less than MinRate bytes a second on
+	// average (1 minute, 8 KiB; a rate less than 0: any byte will do): while an image is
+	// pulled, none is removed.
 	PullTimeout, StallTimeout time.Duration
+	MinRate                   int64
 	// Logger is told when unused images could not be removed; nil drops that.
 	Logger *slog.Logger
 }
@@ -140,6 +143,7 @@ func New(config Config) *Plugin {
 	config.UnusedFor = max(0, cmp.Or(config.UnusedFor, 2*time.Minute))
 	config.PullTimeout = cmp.Or(config.PullTimeout, 2*time.Hour)
 	config.StallTimeout = cmp.Or(config.StallTimeout, time.Minute)
+	config.MinRate = max(0, cmp.Or(config.MinRate, 8<<10))
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -194,7 +194,7 @@ func (p *pull) failed(ctx context.Context, err error) error {
 
 // pullAs pulls as one user.
 func (p *pull) pullAs(ctx context.Context, u user) (store.Image, error) {
-	client := registry.New(registry.Config{Transport: p.config.Transport, PlainHTTP: p.config.PlainHTTP, Stall: p.config.StallTimeout}, u.Credentials)
+	client := registry.New(registry.Config{Transport: p.config.Transport, PlainHTTP: p.config.PlainHTTP, Stall: p.config.StallTimeout, Least: p.config.MinRate * int64(p.config.StallTimeout/time.Second)}, u.Credentials)
 	image, has := store.Image{}, false
 	digest, err := client.Digest(ctx, p.ref)
 	if err == nil && digest != "" {

@@ -16,7 +16,7 @@ type Budget struct {
 	// Reserve is the part of the disk, in percent, that has to stay free.
 	Reserve int64
 
-	bytes, entries, paths, looked atomic.Int64
+	bytes, entries, paths, headers, looked atomic.Int64
 }
 
 // maxPathBytes bounds the paths that are kept in memory of one image. A hundred thousand
@@ -27,6 +27,22 @@ const maxPathBytes = 64 << 20
 func (b *Budget) keep(bytes int64) error {
 	if b.paths.Add(bytes) > maxPathBytes {
 		return fmt.Errorf("%w: the paths of its directories have more than %d bytes", ErrTooLarge, maxPathBytes)
+	}
+	return nil
+}
+
+// perEntry is what the headers of an entry may have on average, with the names and
+// attributes of their extensions, and firstHeaders what a small image may have beside.
+const (
+	perEntry     = 4 << 10
+	firstHeaders = 1 << 20
+)
+
+// head counts the bytes of headers: those that extend a header can follow each other
+// without end, and without an entry.
+func (b *Budget) head(bytes int64) error {
+	if most := firstHeaders + b.Entries*perEntry; b.headers.Add(bytes) > most {
+		return fmt.Errorf("%w: the headers of its entries have more than %d bytes", ErrTooLarge, most)
 	}
 	return nil
 }

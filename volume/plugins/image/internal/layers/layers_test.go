@@ -376,3 +376,38 @@ func FuzzUnpack(f *testing.F) {
 		}
 	})
 }
+
+// headsForEver is a tar of headers that extend the next one, which never comes.
+type headsForEver struct {
+	block []byte
+	read  int64
+}
+
+func (h *headsForEver) Read(p []byte) (int, error) {
+	n := 0
+	for n < len(p) {
+		n += copy(p[n:], h.block[(h.read+int64(n))%int64(len(h.block)):])
+	}
+	h.read += int64(n)
+	return n, nil
+}
+
+func TestHeadersWithoutAnEnd(t *testing.T) {
+	var one bytes.Buffer
+	w := tar.NewWriter(&one)
+	if err := w.WriteHeader(&tar.Header{Name: "f", Typeflag: tar.TypeReg, Format: tar.FormatPAX, PAXRecords: map[string]string{"PODVOL.x": "y"}}); err != nil {
+		t.Fatal(err)
+	}
+	endless := &headsForEver{block: one.Bytes()[:one.Len()-512]} // without the file's own
+	path := t.TempDir()
+	dir, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	l := oci.Layer{Descriptor: oci.Descriptor{Digest: ociimage.Digest(nil), Size: 1 << 40}, DiffID: ociimage.Digest(nil)}
+	_, err = layers.Unpack(t.Context(), dir, endless, l, &layers.Budget{Bytes: 1 << 40, Entries: 1000})
+	if !errors.Is(err, layers.ErrTooLarge) || !strings.Contains(err.Error(), "headers") || endless.read > 8<<20 {
+		t.Errorf("after %d bytes: %v", endless.read, err)
+	}
+}

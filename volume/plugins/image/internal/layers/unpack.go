@@ -121,7 +121,7 @@ func (u *unpacking) compressed(in *bufio.Reader) (diffID string, err error) {
 	defer plain.Close()
 	sum := sha256.New()
 	out := bufio.NewReaderSize(io.TeeReader(plain, sum), bufferSize)
-	if err := u.tar(tar.NewReader(out)); err != nil {
+	if err := u.tar(out); err != nil {
 		return "", err
 	}
 	if err := u.rest(out); err != nil {
@@ -157,9 +157,30 @@ func (u *unpacking) rest(r io.Reader) error {
 	}
 }
 
-func (u *unpacking) tar(from *tar.Reader) error {
+// heads counts what is read of a tar between the contents of its files.
+type heads struct {
+	io.Reader
+	budget *Budget
+	counts bool
+}
+
+func (h *heads) Read(p []byte) (int, error) {
+	n, err := h.Reader.Read(p)
+	if h.counts {
+		if tooMuch := h.budget.head(int64(n)); tooMuch != nil {
+			return n, tooMuch
+		}
+	}
+	return n, err
+}
+
+func (u *unpacking) tar(in io.Reader) error {
+	heads := &heads{Reader: in, budget: u.budget}
+	from := tar.NewReader(heads)
 	for {
+		heads.counts = true
 		h, err := from.Next()
+		heads.counts = false
 		if errors.Is(err, io.EOF) {
 			return nil
 		}

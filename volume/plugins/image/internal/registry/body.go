@@ -12,25 +12,35 @@ import (
 	"unicode"
 )
 
-// watched is a body that must go on.
+// watched is a body that must go on: while it is waited for, least bytes have to come in
+// each time of stall.
 type watched struct {
 	io.ReadCloser
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
 	stall  time.Duration
+	least  int64
+	// left is the rest of the time, and got what has come in it.
+	left time.Duration
+	got  int64
 }
 
-func newWatched(ctx context.Context, body io.ReadCloser, stall time.Duration, cancel context.CancelCauseFunc) *watched {
-	timer := time.AfterFunc(stall, func() { cancel(fmt.Errorf("%w, for %v", ErrStalled, stall)) })
+func newWatched(ctx context.Context, body io.ReadCloser, stall time.Duration, least int64, cancel context.CancelCauseFunc) *watched {
+	timer := time.AfterFunc(stall, func() { cancel(fmt.Errorf("%w: less than %d bytes in %v", ErrStalled, least, stall)) })
 	timer.Stop()
-	return &watched{ReadCloser: body, ctx: ctx, cancel: cancel, timer: timer, stall: stall}
+	return &watched{ReadCloser: body, ctx: ctx, cancel: cancel, timer: timer, stall: stall, least: least, left: stall}
 }
 
 func (w *watched) Read(p []byte) (int, error) {
-	w.timer.Reset(w.stall)
+	begun := time.Now()
+	w.timer.Reset(w.left)
 	n, err := w.ReadCloser.Read(p)
 	w.timer.Stop() // while the reader works, nothing is waited for
+	w.left -= time.Since(begun)
+	if w.got += int64(n); w.got >= w.least {
+		w.left, w.got = w.stall, 0
+	}
 	if err != nil && !errors.Is(err, io.EOF) && w.ctx.Err() != nil {
 		err = context.Cause(w.ctx)
 	}
@@ -44,7 +54,8 @@ func (w *watched) Close() error {
 	return err
 }
 
-// maxResumes is how often in a row a blob is asked for again without a byte in between.
+// maxResumes is how often a blob is asked for again without the least that a registry has
+// to send in between.
 const maxResumes = 3
 
 // resumed reads a blob over several answers.
@@ -53,7 +64,9 @@ type resumed struct {
 	body   io.ReadCloser
 	offset int64
 	size   int64
+	least  int64
 	vain   int
+	since  int64 // bytes since vain was zero
 }
 
 func (r *resumed) Read(p []byte) (int, error) {
@@ -61,7 +74,9 @@ func (r *resumed) Read(p []byte) (int, error) {
 		n, err := r.body.Read(p)
 		r.offset += int64(n)
 		if n > 0 {
-			r.vain = 0
+			if r.since += int64(n); r.since >= r.least {
+				r.vain, r.since = 0, 0
+			}
 			return n, nil // an error comes again
 		}
 		if err == nil || errors.Is(err, ErrStalled) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {

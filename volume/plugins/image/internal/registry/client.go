@@ -29,15 +29,16 @@ type Config struct {
 	// PlainHTTP are the registries, with their ports, that are reached without TLS.
 	// Registries of this machine (localhost, 127.0.0.1, ::1) always are.
 	PlainHTTP []string
-	// Stall is how long a body may bring nothing.
+	// Stall is how long a body may bring less than Least bytes; Least 0: nothing.
 	Stall time.Duration
+	Least int64
 }
 
 // ErrUnauthorized says that the registry does not give the image to these credentials.
 const ErrUnauthorized volume.Cause = "the registry refuses access"
 
-// ErrStalled says that a registry has begun an answer and does not go on.
-const ErrStalled volume.Cause = "the registry sends nothing any more"
+// ErrStalled says that a registry has begun an answer and does not go on, or too slowly.
+const ErrStalled volume.Cause = "the registry sends too little"
 
 // NewTransport returns a transport whose connections and answers have to begin in time.
 func NewTransport() *http.Transport {
@@ -151,7 +152,7 @@ func (c *Client) Manifest(ctx context.Context, ref oci.Reference) ([]byte, error
 
 // Blob implements [oci.Fetcher]. Where the connection breaks, the reader asks for the rest.
 func (c *Client) Blob(ctx context.Context, ref oci.Reference, blob oci.Descriptor) (io.ReadCloser, error) {
-	r := &resumed{size: blob.Size, open: func(offset int64) (io.ReadCloser, error) {
+	r := &resumed{size: blob.Size, least: c.config.Least, open: func(offset int64) (io.ReadCloser, error) {
 		return c.get(ctx, ref, c.base(ref)+"/blobs/"+blob.Digest, offset)
 	}}
 	var err error
@@ -180,7 +181,7 @@ func (c *Client) answer(q *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, withoutQuery(err)
 	}
-	r.Body = newWatched(ctx, r.Body, c.config.Stall, cancel)
+	r.Body = newWatched(ctx, r.Body, c.config.Stall, c.config.Least, cancel)
 	return r, nil
 }
 
