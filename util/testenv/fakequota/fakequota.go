@@ -128,6 +128,9 @@ func count(path string, id, inherited uint32, use *projectquota.Usage) error {
 		its.ID = 0
 	}
 	entries, err := os.ReadDir(path)
+	if errors.Is(err, fs.ErrNotExist) { // since the look above
+		return nil
+	}
 	for _, e := range entries {
 		err = errors.Join(err, count(filepath.Join(path, e.Name()), id, its.ID, use))
 	}
