@@ -83,7 +83,7 @@ func (m *Mounter) mountByCommand(ctx context.Context, r mount.Request, how runne
 		if err := l.prepare(); err != nil {
 			return err
 		}
-		err := runCommand(ctx, line, given, m.graces.output)
+		err := m.runCommand(ctx, line, given)
 		if failed, ok := errors.AsType[*commandError](err); ok {
 			failed.uncertain = failed.uncertain && !(failed.ended && l.provesNothing())
 		}
@@ -142,7 +142,7 @@ func lingering(ctx context.Context, while time.Duration) (context.Context, conte
 // runCommand runs mount(8) in a session of its own: it has no terminal to ask
 // for a password, and its whole process group is killed when ctx ends. It
 // returns a *commandError once the process has been reaped.
-func runCommand(ctx context.Context, line commandLine, given handover, grace time.Duration) error {
+func (m *Mounter) runCommand(ctx context.Context, line commandLine, given handover) error {
 	inherited, err := given.files()
 	if err != nil {
 		return err
@@ -153,14 +153,22 @@ func runCommand(ctx context.Context, line commandLine, given handover, grace tim
 		}
 	}()
 	var output cappedBuffer
-	cmd := exec.CommandContext(ctx, line.name, line.args...)
-	cmd.Env = append(append(os.Environ(), "LC_ALL=C"), given.env...) // the output is diagnosed
-	cmd.Stdout, cmd.Stderr = &output, &output
-	cmd.ExtraFiles = inherited
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	cmd.Cancel = func() error { return killGroup(cmd.Process.Pid) }
-	cmd.WaitDelay = grace
-	err = cmd.Run()
+	cmd, err := m.startCommand(line, func() *exec.Cmd {
+		cmd := exec.CommandContext(ctx, line.name, line.args...)
+		cmd.Env = append(append(os.Environ(), "LC_ALL=C"), given.env...) // the output is diagnosed
+		cmd.Stdout, cmd.Stderr = &output, &output
+		cmd.ExtraFiles = inherited
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		cmd.Cancel = func() error { return killGroup(cmd.Process.Pid) }
+		cmd.WaitDelay = m.graces.output
+		return cmd
+	})
+	if err == nil {
+		err = cmd.Wait()
+		if line.cgroup {
+			m.config.leaveCgroup()
+		}
+	}
 	if err == nil || errors.Is(err, exec.ErrWaitDelay) && cmd.ProcessState.Success() {
 		return nil
 	}
@@ -178,6 +186,17 @@ func runCommand(ctx context.Context, line commandLine, given handover, grace tim
 		failed.err = fmt.Errorf("mount(8) was killed: %w", ladder.Ended(ctx))
 	}
 	return failed
+}
+
+// startCommand starts a command as its line says.
+func (m *Mounter) startCommand(line commandLine, build func() *exec.Cmd) (*exec.Cmd, error) {
+	if line.cgroup {
+		if cmd := m.config.inCgroup(build); cmd != nil {
+			return cmd, nil
+		}
+	}
+	cmd := build()
+	return cmd, cmd.Start()
 }
 
 func killGroup(leader int) error {
@@ -340,14 +359,20 @@ type commandLine struct {
 	args []string
 	// shown is the whole line, sensitive options masked.
 	shown string
+	// cgroup says that it is to run in the daemons' cgroup.
+	cgroup bool
 }
 
 // inScope runs a command in a systemd scope of its own, by the kubelet's command
 // line, where that is needed: in this agent's scope, a daemon that the helper
 // leaves behind would be killed with the agent's service. systemd-run is looked
-// up, not tried.
+// up, not tried. Without systemd the daemon gets a cgroup outside of the agent's.
 func (m *Mounter) inScope(ctx context.Context, r mount.Request, line commandLine) commandLine {
-	if !m.config.leavesDaemon(r.FSType) || !m.config.hasSystemd() {
+	if !m.config.leavesDaemon(r.FSType) {
+		return line
+	}
+	if !m.config.hasSystemd() {
+		line.cgroup = true
 		return line
 	}
 	if _, err := exec.LookPath("systemd-run"); err != nil {

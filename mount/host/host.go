@@ -57,6 +57,10 @@ type Config struct {
 	// /run/systemd/system (sd_booted(3)). Then a helper that leaves a daemon behind runs
 	// in a scope of its own.
 	SystemdDir string
+	// CgroupDir is where cgroups of version 2 are mounted; empty means /sys/fs/cgroup, or
+	// else /sys/fs/cgroup/unified. Without systemd such a helper runs in the cgroup
+	// podvol.mounts there, if that can be made.
+	CgroupDir string
 }
 
 // Via is the way a mount is made.
@@ -167,7 +171,9 @@ func New(c Config) *Mounter {
 // be removed: [mount.ErrNotPermitted], with the flag in [mount.Error].Option.
 //
 // If systemd runs the host, a helper that leaves a daemon behind (FUSE, glusterfs) runs
-// in a scope of its own, which outlives this process's scope. No other mount does.
+// in a scope of its own, which outlives this process's scope. Otherwise it runs in a cgroup
+// at the top of the hierarchy, where this process may make one: it outlives this process's
+// cgroup. No other mount does either.
 type Mounter struct {
 	config Config
 	calls  blockingcall.Group[callKey]

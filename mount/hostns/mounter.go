@@ -59,7 +59,7 @@ func (c Config) settings() settings {
 	h := c.Host
 	return settings{
 		Via: h.Via, MountCommand: h.MountCommand, HelperDirs: h.HelperDirs, FilesystemsFile: h.FilesystemsFile, ModulesDir: h.ModulesDir,
-		OSReleaseFile: h.OSReleaseFile, SystemdDir: h.SystemdDir, Cgroup: c.cgroup(), OwnProcesses: c.hasOwnProcesses(),
+		OSReleaseFile: h.OSReleaseFile, SystemdDir: h.SystemdDir, CgroupDir: h.CgroupDir, Cgroup: c.cgroup(), OwnProcesses: c.hasOwnProcesses(),
 	}
 }
 
@@ -67,7 +67,7 @@ func (c Config) settings() settings {
 func (s settings) config() host.Config {
 	return host.Config{
 		Via: s.Via, MountCommand: s.MountCommand, HelperDirs: s.HelperDirs, FilesystemsFile: s.FilesystemsFile, ModulesDir: s.ModulesDir,
-		OSReleaseFile: s.OSReleaseFile, SystemdDir: s.SystemdDir,
+		OSReleaseFile: s.OSReleaseFile, SystemdDir: s.SystemdDir, CgroupDir: s.CgroupDir,
 	}
 }
 

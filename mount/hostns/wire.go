@@ -60,10 +60,10 @@ type question struct {
 
 // settings are for the child's whole life.
 type settings struct {
-	Via                                                                  host.Via
-	MountCommand, FilesystemsFile, ModulesDir, OSReleaseFile, SystemdDir string
-	HelperDirs                                                           []string
-	Cgroup                                                               string
+	Via                                                                             host.Via
+	MountCommand, FilesystemsFile, ModulesDir, OSReleaseFile, SystemdDir, CgroupDir string
+	HelperDirs                                                                      []string
+	Cgroup                                                                          string
 	// OwnProcesses: the child is not in the host's PID namespace.
 	OwnProcesses bool
 }

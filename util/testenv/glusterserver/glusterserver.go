@@ -83,6 +83,7 @@ func inNetwork(t *testing.T, f func()) {
 }
 
 // start gives the network its addresses, and starts a server whose files are in memory.
+// Clients find neither systemd nor cgroups, in which they would leave something.
 func start(t *testing.T) *Server {
 	t.Helper()
 	lo, err := netlink.LinkByName("lo")
@@ -91,7 +92,7 @@ func start(t *testing.T) *Server {
 	address := netip.MustParsePrefix(Address + "/24")
 	err = netlink.AddrAdd(lo, &netlink.Addr{IPNet: &net.IPNet{IP: address.Addr().AsSlice(), Mask: net.CIDRMask(address.Bits(), 32)}})
 	testtool.Must(t, err)
-	for _, dir := range []string{"/var/lib/glusterd", "/var/log/glusterfs", "/run"} {
+	for _, dir := range []string{"/var/lib/glusterd", "/var/log/glusterfs", "/run", "/sys/fs/cgroup"} {
 		testtool.Must(t, os.MkdirAll(dir, 0o755))
 		testtool.Must(t, unix.Mount("glusterserver", dir, "tmpfs", 0, ""))
 	}

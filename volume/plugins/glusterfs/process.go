@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -27,27 +28,39 @@ const (
 )
 
 // endClients waits for the end of all clients of a directory, which is not mounted, and
-// kills those that are stopped, or left after the patience. Without a log file no client
-// was started since the last call.
+// kills those that are stopped, or left after the patience. A mount helper of a killed agent,
+// which would start one, counts as such. Without a log file no client was started since the
+// last call.
 func (c *client) endClients(ctx context.Context, dir string, patience time.Duration) error {
 	if _, err := os.Lstat(c.logFile()); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	clients, err := findClients(dir)
-	defer func() {
+	deadline := time.Now().Add(patience)
+	for {
+		clients, err := findClients(dir)
+		if err == nil && len(clients) > 0 {
+			err = end(ctx, dir, clients, deadline)
+		}
 		for _, p := range clients {
 			unix.Close(p.fd)
 		}
-	}()
-	if err != nil {
-		return err
+		if err != nil || len(clients) == 0 {
+			return err // a helper that has ended may have left a client
+		}
 	}
-	deadline := time.Now().Add(patience)
+}
+
+// end waits for the end of processes until a deadline, and kills those that are left.
+func end(ctx context.Context, dir string, clients []process, deadline time.Time) error {
 	for _, p := range clients {
-		if ended, err := p.await(ctx, deadline); err != nil || ended {
-			if err != nil {
+		ended := false
+		if !p.helper { // which a killed agent has left
+			var err error
+			if ended, err = p.await(ctx, deadline); err != nil {
 				return err
 			}
+		}
+		if ended {
 			continue
 		}
 		if err := unix.PidfdSendSignal(p.fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -64,7 +77,10 @@ func (c *client) endClients(ctx context.Context, dir string, patience time.Durat
 }
 
 // process is a client, held by a descriptor: its number may become another's.
-type process struct{ pid, fd int }
+type process struct {
+	pid, fd int
+	helper  bool // it is mount(8) or its helper, and no client
+}
 
 // findClients finds the clients that have mounted at a directory, or are about to. The
 // caller closes their descriptors, also beside an error.
@@ -76,7 +92,10 @@ func findClients(dir string) (found []process, err error) {
 	dir = realPath(dir)
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
-		if err != nil || !isClient(pid, dir) {
+		if err != nil {
+			continue
+		}
+		if is, _ := isClient(pid, dir); !is {
 			continue
 		}
 		fd, err := unix.PidfdOpen(pid, 0)
@@ -86,11 +105,12 @@ func findClients(dir string) (found []process, err error) {
 		if err != nil {
 			return found, os.NewSyscallError("pidfd_open", err)
 		}
-		if !isClient(pid, dir) { // another one by now
+		is, helper := isClient(pid, dir)
+		if !is { // another one by now
 			unix.Close(fd)
 			continue
 		}
-		found = append(found, process{pid, fd})
+		found = append(found, process{pid, fd, helper})
 	}
 	return found, nil
 }
@@ -105,15 +125,24 @@ func realPath(dir string) string {
 	return filepath.Join(above, filepath.Base(dir))
 }
 
-// isClient reports whether a process is a client of a directory, which is its last argument.
-func isClient(pid int, dir string) bool {
+// isClient reports whether a process is a client of a directory, which is its last argument,
+// or mount(8) or its helper, which is about to start one.
+func isClient(pid int, dir string) (is, helper bool) {
 	line, err := os.ReadFile(filepath.Join(procDir, strconv.Itoa(pid), "cmdline"))
 	if err != nil {
-		return false
+		return false, false
 	}
 	args := bytes.Split(bytes.TrimSuffix(line, []byte{0}), []byte{0})
-	program := filepath.Base(string(args[0]))
-	return (program == "glusterfs" || program == "glusterfsd") && string(args[len(args)-1]) == dir
+	runs := func(i int, programs ...string) bool {
+		return i < len(args) && slices.Contains(programs, filepath.Base(string(args[i])))
+	}
+	switch {
+	case runs(0, "glusterfs", "glusterfsd"):
+		return string(args[len(args)-1]) == dir, false
+	case runs(0, "mount"), runs(1, "mount.glusterfs"): // which is a script
+		return slices.ContainsFunc(args, func(a []byte) bool { return string(a) == dir }), true
+	}
+	return false, false
 }
 
 // await reports whether a process has ended by a deadline. It does not wait for one that is

@@ -55,14 +55,21 @@ func (n *node) pod(name, path string, readOnly bool) (volume.Mounter, volume.Unm
 
 // clients are the processes of a directory: the client, and its helper that unmounts, in the
 // order of their numbers.
-func clients(t *testing.T, dir string) (pids []int) {
+func clients(t *testing.T, dir string) []int {
+	t.Helper()
+	return running(t, "glusterfs", dir)
+}
+
+// running are the processes of a program whose last argument is a directory.
+func running(t *testing.T, name, dir string) (pids []int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
 	testtool.Must(t, err)
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		line, readErr := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		if err == nil && readErr == nil && bytes.HasSuffix(line, append([]byte(dir), 0)) && bytes.Contains(line, []byte("glusterfs\x00")) {
+		program, _, _ := bytes.Cut(line, []byte{0})
+		if err == nil && readErr == nil && bytes.HasSuffix(line, append([]byte(dir), 0)) && filepath.Base(string(program)) == name {
 			pids = append(pids, pid)
 		}
 	}
@@ -87,6 +94,23 @@ func kill(t *testing.T, signal unix.Signal, pids ...int) {
 	for _, pid := range pids {
 		testtool.Must(t, unix.Kill(pid, signal))
 	}
+	for _, pid := range pids {
+		for signal == unix.SIGSTOP && !isStopped(t, pid) && t.Context().Err() == nil {
+		}
+	}
+}
+
+// isStopped reports whether all threads of a process are stopped.
+func isStopped(t *testing.T, pid int) bool {
+	t.Helper()
+	stats, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task/*/stat"))
+	testtool.Must(t, err)
+	for _, path := range stats {
+		if stat, err := os.ReadFile(path); err == nil && !bytes.Contains(stat, []byte(") T ")) {
+			return false
+		}
+	}
+	return true
 }
 
 // wantGone fails where something of a volume is left.
@@ -117,6 +141,10 @@ func TestOnAServer(t *testing.T) {
 		t.Run("a client that hangs", clientHangs)
 		t.Run("a server that does not answer", func(t *testing.T) { serverHangs(t, s) })
 		t.Run("no such volume", noSuchVolume)
+		t.Run("outlives its agent", outlivesAgent)
+		for _, program := range []string{"mount", "glusterfs"} {
+			t.Run("an agent killed while "+program+" runs", func(t *testing.T) { agentKilled(t, s, program) })
+		}
 	})
 }
 
