@@ -28,7 +28,7 @@ func load(t *testing.T, name string) *manifest.Set {
 func TestEveryManifestOfTestdataLoads(t *testing.T) {
 	pods := map[string]int{
 		"nfs211.yaml": 2, "redis-nfs.yaml": 1, "nfs-web.yaml": 2, "nfs-shared.yaml": 3, "ephemeral.yaml": 1,
-		"nested.yaml": 1, "container-mounts.yaml": 1, "all-types.yaml": 30, "web.yaml": 1,
+		"nested.yaml": 1, "container-mounts.yaml": 1, "all-types.yaml": 30, "web.yaml": 1, "glusterfs.yaml": 1,
 		"claims/local.yaml": 2, "claims/dynamic.yaml": 1, "claims/statefulset.yaml": 2,
 	}
 	files, err := filepath.Glob(filepath.Join(testdata, "*.yaml"))
