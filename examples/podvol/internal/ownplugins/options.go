@@ -31,15 +31,19 @@ type Options struct {
 	// NFSPolicy is the file of a policy; empty: none.
 	NFSPolicy   string
 	layouts     []string
+	credentials string
+	plainHTTP   []string
 	drivers     []string
 	registryDir string
 	usage       Usage
 }
 
-// Add adds --nfs-policy, --image-layout and the flags of AddDrivers.
+// Add adds --nfs-policy, the flags of images and those of AddDrivers.
 func (o *Options) Add(flags *pflag.FlagSet, usage Usage) {
 	flags.StringVar(&o.NFSPolicy, "nfs-policy", "", "YAML `FILE` that says which mount options and directories pods may ask NFS servers for (default: none)")
 	flags.StringArrayVar(&o.layouts, "image-layout", nil, "`DIR` with an OCI image layout, whose images volumes can have without a registry (repeatable)")
+	flags.StringVar(&o.credentials, "registry-config", "", "`FILE` with credentials for registries, such as ~/.docker/config.json (default: the pods' own secrets alone)")
+	flags.StringArrayVar(&o.plainHTTP, "insecure-registry", nil, "`HOST` or HOST:PORT of a registry that is reached without TLS (repeatable)")
 	o.AddDrivers(flags, usage)
 }
 
@@ -57,6 +61,12 @@ func (o *Options) Args() (args []string) {
 	}
 	for _, dir := range o.layouts {
 		args = append(args, "--image-layout", dir)
+	}
+	if o.credentials != "" {
+		args = append(args, "--registry-config", o.credentials)
+	}
+	for _, host := range o.plainHTTP {
+		args = append(args, "--insecure-registry", host)
 	}
 	return append(args, o.DriverArgs()...)
 }
@@ -95,7 +105,7 @@ func (o *Options) LastingPlugins(ctx context.Context, fake bool, log io.Writer) 
 // all returns all plugins, and among them the CSI plugin; nil: there are no drivers.
 func (o *Options) all(ctx context.Context, fake bool, log io.Writer, images image.Config) ([]volume.VolumePlugin, *controller.NodePlugin, error) {
 	plugins, err := o.NFS()
-	images.Layouts = o.layouts
+	images.Layouts, images.DockerConfig, images.PlainHTTP = o.layouts, o.credentials, o.plainHTTP
 	plugins = append(plugins, image.New(images))
 	if err != nil || !o.hasDrivers() {
 		return plugins, nil, err
