@@ -260,3 +260,19 @@ func AsBlock(p VolumePlugin) (BlockVolumePlugin, bool) {
 	c, ok := p.(BlockVolumePlugin)
 	return c, ok
 }
+
+// GeneralPlugin is implemented by plugins for a type of source of which other plugins may have
+// some volumes, such as flexVolume with a driver of the user's own. Absent: two plugins that
+// support one spec are an error.
+type GeneralPlugin interface {
+	VolumePlugin
+	// IsGeneral reports whether another plugin that supports a spec takes precedence. The answer
+	// never changes.
+	IsGeneral() bool
+}
+
+// IsGeneral reports whether p yields to other plugins; see [GeneralPlugin].
+func IsGeneral(p VolumePlugin) bool {
+	c, ok := p.(GeneralPlugin)
+	return ok && c.IsGeneral()
+}

@@ -108,7 +108,8 @@ func (m *VolumePluginMgr) Plugins() []VolumePlugin {
 	return slices.Clone(m.plugins)
 }
 
-// FindPluginBySpec returns the one plugin that supports the spec. The errors:
+// FindPluginBySpec returns the one plugin that supports the spec. A [GeneralPlugin] counts where no
+// other one does. The errors:
 //
 //   - An *[UnsupportedError]: no plugin supports it, and its type is one of the
 //     API's own. The error says why, and what to use instead.
@@ -127,6 +128,9 @@ func (m *VolumePluginMgr) FindPluginBySpec(spec *Spec) (VolumePlugin, error) {
 		if p.CanSupport(spec) {
 			found = append(found, p)
 		}
+	}
+	if specific := slices.DeleteFunc(slices.Clone(found), IsGeneral); len(specific) > 0 {
+		found = specific
 	}
 	switch len(found) {
 	case 0:

@@ -95,8 +95,6 @@ func unsupportedType(sourceType string) (reason, replacement string) {
 	case "gitRepo":
 		return "cloning as root runs hooks of a stranger's repository (CVE-2024-10220, CVE-2025-1767), so Kubernetes has disabled it",
 			"clone in an init container into an emptyDir"
-	case "flexVolume":
-		return "it runs a vendor's program on every call and is deprecated", useCSIOrOwn
 	case "csi":
 		return "no CSI plugin is registered", "add csi.New of volume/plugins/csi to the plugins (podvol --csi-driver NAME=SOCKET), or use a type that is mounted without a driver"
 	case "image":

@@ -61,7 +61,7 @@ func manifestName(f reflect.StructField) string {
 // reason is known why they should be missing.
 func podvolHasPlugin(sourceType string) bool {
 	return slices.Contains([]string{
-		"cephfs", "configMap", "downwardAPI", "emptyDir", "glusterfs", "hostPath", "iscsi", "local", "nfs", "projected", "rbd", "secret",
+		"cephfs", "configMap", "downwardAPI", "emptyDir", "flexVolume", "glusterfs", "hostPath", "iscsi", "local", "nfs", "projected", "rbd", "secret",
 	}, sourceType)
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/podvol/podvol/volume/plugins/configmap"
 	"github.com/podvol/podvol/volume/plugins/downwardapi"
 	"github.com/podvol/podvol/volume/plugins/emptydir"
+	"github.com/podvol/podvol/volume/plugins/flexvolume"
 	"github.com/podvol/podvol/volume/plugins/glusterfs"
 	"github.com/podvol/podvol/volume/plugins/hostpath"
 	"github.com/podvol/podvol/volume/plugins/iscsi"
@@ -33,6 +34,7 @@ func All(replacements ...volume.VolumePlugin) []volume.VolumePlugin {
 		configmap.New(),
 		downwardapi.New(downwardapi.Config{}),
 		emptydir.New(),
+		flexvolume.New(flexvolume.Config{}),
 		glusterfs.New(glusterfs.Config{}),
 		hostpath.New(hostpath.Config{}),
 		iscsi.New(iscsi.Config{}),

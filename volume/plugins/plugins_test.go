@@ -30,6 +30,7 @@ func TestAllFitTogether(t *testing.T) {
 		"kubernetes.io/configmap":    {inline(v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}})},
 		"kubernetes.io/downward-api": {inline(v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{}})},
 		"kubernetes.io/empty-dir":    {inline(v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}})},
+		"kubernetes.io/flexvolume":   {inline(v1.VolumeSource{FlexVolume: &v1.FlexVolumeSource{}}), persistent(v1.PersistentVolumeSource{FlexVolume: &v1.FlexPersistentVolumeSource{}})},
 		"kubernetes.io/glusterfs":    {inline(v1.VolumeSource{Glusterfs: &v1.GlusterfsVolumeSource{}}), persistent(v1.PersistentVolumeSource{Glusterfs: &v1.GlusterfsPersistentVolumeSource{}})},
 		"kubernetes.io/host-path":    {inline(v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{}}), persistent(v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{}})},
 		"kubernetes.io/iscsi":        {inline(v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{}}), persistent(v1.PersistentVolumeSource{ISCSI: &v1.ISCSIPersistentVolumeSource{}})},

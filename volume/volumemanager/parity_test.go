@@ -67,8 +67,8 @@ func fates() []fate {
 		{of: reflect.TypeFor[v1.EnvVarSource](), done: "fieldRef resourceFieldRef configMapKeyRef secretKeyRef fileKeyRef"},
 
 		{of: reflect.TypeFor[v1.VolumeSource](),
-			done:       "hostPath emptyDir secret nfs iscsi glusterfs cephfs rbd persistentVolumeClaim downwardAPI configMap projected ephemeral",
-			refused:    "gitRepo flexVolume flocker fc quobyte photonPersistentDisk scaleIO storageos csi image",
+			done:       "hostPath emptyDir secret nfs iscsi flexVolume glusterfs cephfs rbd persistentVolumeClaim downwardAPI configMap projected ephemeral",
+			refused:    "gitRepo flocker fc quobyte photonPersistentDisk scaleIO storageos csi image",
 			translated: "gcePersistentDisk awsElasticBlockStore cinder azureFile vsphereVolume azureDisk portworxVolume"},
 		{of: reflect.TypeFor[v1.ImageVolumeSource](), done: "reference pullPolicy"}, // of volume/plugins/image
 		{of: reflect.TypeFor[v1.EmptyDirVolumeSource](), done: "medium mode", noted: "sizeLimit"},
@@ -84,6 +84,8 @@ func fates() []fate {
 			done: "targetPortal portals iqn lun iscsiInterface fsType readOnly chapAuthSession secretRef initiatorName", noted: "chapAuthDiscovery"},
 		{of: reflect.TypeFor[v1.ISCSIPersistentVolumeSource](),
 			done: "targetPortal portals iqn lun iscsiInterface fsType readOnly chapAuthSession secretRef initiatorName", noted: "chapAuthDiscovery"},
+		{of: reflect.TypeFor[v1.FlexVolumeSource](), done: "driver fsType secretRef readOnly options"},
+		{of: reflect.TypeFor[v1.FlexPersistentVolumeSource](), done: "driver fsType secretRef readOnly options"},
 		{of: reflect.TypeFor[v1.SecretVolumeSource](), done: "secretName items defaultMode optional defaultUser"},
 		{of: reflect.TypeFor[v1.ConfigMapVolumeSource](), done: "name items defaultMode optional defaultUser"},
 		{of: reflect.TypeFor[v1.KeyToPath](), done: "key path mode user"},
@@ -106,8 +108,8 @@ func fates() []fate {
 
 		{of: reflect.TypeFor[v1.PersistentVolumeSpec](),
 			done: "capacity accessModes claimRef persistentVolumeReclaimPolicy storageClassName mountOptions volumeMode nodeAffinity volumeAttributesClassName " +
-				"hostPath nfs iscsi glusterfs local cephfs rbd",
-			refused:    "fc flocker flexVolume quobyte photonPersistentDisk scaleIO storageos csi",
+				"hostPath nfs iscsi flexVolume glusterfs local cephfs rbd",
+			refused:    "fc flocker quobyte photonPersistentDisk scaleIO storageos csi",
 			translated: "gcePersistentDisk awsElasticBlockStore cinder azureFile vsphereVolume azureDisk portworxVolume"},
 		{of: reflect.TypeFor[v1.LocalVolumeSource](), done: "path fsType"},
 		{of: reflect.TypeFor[v1.PersistentVolumeClaimSpec](),
