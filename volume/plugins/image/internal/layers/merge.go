@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/util/openat"
 	"github.com/podvol/podvol/util/removetree"
 )
 
@@ -110,7 +111,7 @@ func (m *merging) empty(ctx context.Context, p string) error {
 	if err != nil || dir == nil {
 		return err
 	}
-	read, err := openDirAt(dir, ".", unix.O_RDONLY)
+	read, err := openat.Dir(dir, ".")
 	if err != nil {
 		return err
 	}
@@ -150,7 +151,7 @@ func (m *merging) directoryOf(ctx context.Context, from *os.File, p string, fres
 	}
 	to, err := m.directory(p, true)
 	if err == nil {
-		to, err = openDirAt(to, ".", unix.O_PATH) // which is needed after others
+		to, err = openat.File(to, ".", unix.O_PATH|unix.O_DIRECTORY, 0) // which is needed after others
 	}
 	if err != nil {
 		return err
@@ -187,7 +188,7 @@ func (m *merging) entry(ctx context.Context, from, to *os.File, p string, e fs.D
 			return err
 		}
 	}
-	below, err := openDirAt(from, name, unix.O_RDONLY)
+	below, err := openat.Dir(from, name)
 	if err != nil {
 		return err
 	}

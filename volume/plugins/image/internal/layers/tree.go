@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/openat"
 )
 
 // attributes are what a tar, or another directory, says of a directory or file.
@@ -59,17 +59,6 @@ func (t *tree) close() {
 	}
 }
 
-// openDirAt opens the directory of one name, and no link to one.
-func openDirAt(parent *os.File, name string, flags int) (*os.File, error) {
-	fd, err := eintr.Get(func() (int, error) {
-		return unix.Openat(int(parent.Fd()), name, flags|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), path.Join(parent.Name(), name)), nil
-}
-
 // parent returns the directory in which a path lies, with missing ones made, and the
 // path's last name. The directory is valid until the next call.
 func (t *tree) parent(p string) (*os.File, string, error) {
@@ -89,10 +78,10 @@ func (t *tree) directory(p string, make bool) (*os.File, error) {
 	}
 	d, names := t.top, strings.Split(p, "/")
 	for i, name := range names {
-		next, err := openDirAt(d, name, unix.O_PATH)
+		next, err := openat.File(d, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 		if errors.Is(err, unix.ENOENT) && make {
 			if err = t.makeImplied(d, name, strings.Join(names[:i+1], "/")); err == nil {
-				next, err = openDirAt(d, name, unix.O_PATH)
+				next, err = openat.File(d, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 			}
 		}
 		if d != t.top {
@@ -102,7 +91,7 @@ func (t *tree) directory(p string, make bool) (*os.File, error) {
 			return nil, hostile(p, "it leads through %q, which is no directory", strings.Join(names[:i+1], "/"))
 		}
 		if err != nil {
-			return nil, &fs.PathError{Op: "open", Path: p, Err: err}
+			return nil, err
 		}
 		d = next
 	}

@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/openat"
 	"github.com/podvol/podvol/volume/plugins/image/internal/oci"
 )
 
@@ -407,7 +408,7 @@ func (u *unpacking) hardLink(p string, h *tar.Header) error {
 	if err != nil {
 		return err
 	}
-	own, err := openDirAt(parent, ".", unix.O_PATH)
+	own, err := openat.File(parent, ".", unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/durable"
+	"github.com/podvol/podvol/util/filelock"
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume/plugins/image/internal/layers"
 	"github.com/podvol/podvol/volume/plugins/image/internal/oci"
@@ -32,7 +33,7 @@ func (s *Store) Collect(ctx context.Context) error {
 	if err != nil || lock == nil {
 		return err
 	}
-	defer lock.Close()
+	defer filelock.Close(lock)
 	if err := s.sweep(ctx); err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/podvol/podvol/util/durable"
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/filelock"
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume/plugins/image/internal/layers"
 	"github.com/podvol/podvol/volume/plugins/image/internal/oci"
@@ -167,14 +168,11 @@ const aside = ".old"
 // another repository, has made the same, and writes the record. Both is one step to all others:
 // a directory without a record is a leftover then, and not one that is about to have it.
 func (s *Store) publish(temp, kind, name string, record func() (any, error)) error {
-	lock, err := os.Open(filepath.Join(s.Dir, kind))
+	lock, err := filelock.Open(filepath.Join(s.Dir, kind), unix.LOCK_EX)
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
-	if err := eintr.Do(func() error { return unix.Flock(int(lock.Fd()), unix.LOCK_EX) }); err != nil {
-		return &fs.PathError{Op: "lock", Path: lock.Name(), Err: err}
-	}
+	defer filelock.Close(lock)
 	complete, err := s.read(kind, name, &struct{}{})
 	if err == nil && !complete {
 		err = put(temp, filepath.Join(s.Dir, kind, name))

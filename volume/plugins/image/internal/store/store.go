@@ -27,7 +27,7 @@ import (
 
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/durable"
-	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/filelock"
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/image/internal/oci"
@@ -80,7 +80,7 @@ func (s *Store) Lock(ctx context.Context) (unlock func(), err error) {
 			}
 		}
 		if err == nil && ctx.Err() != nil { // the caller has given up
-			f.Close()
+			filelock.Close(f)
 			err = context.Cause(ctx)
 		}
 		return err
@@ -90,11 +90,11 @@ func (s *Store) Lock(ctx context.Context) (unlock func(), err error) {
 	}
 	for _, dir := range kinds() {
 		if err := os.Mkdir(filepath.Join(s.Dir, dir), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			f.Close()
+			filelock.Close(f)
 			return nil, err
 		}
 	}
-	return func() { f.Close() }, nil
+	return func() { filelock.Close(f) }, nil
 }
 
 // kinds are the directories of the store.
@@ -102,23 +102,15 @@ func kinds() []string { return []string{"layers", "images", "uses", "tmp"} }
 
 // flock locks the store's directory; nil: it is not there, or no more.
 func (s *Store) flock(how int) (*os.File, error) {
-	f, err := os.Open(s.Dir)
+	f, err := filelock.Open(s.Dir, how)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	err = eintr.Do(func() error { return unix.Flock(int(f.Fd()), how) })
-	if err != nil {
-		err = &fs.PathError{Op: "lock", Path: s.Dir, Err: err}
-	}
-	in := false
-	if err == nil {
-		in, err = durable.InPlace(f, s.Dir)
-	}
-	if err != nil || !in {
-		f.Close()
+	if in, err := durable.InPlace(f, s.Dir); err != nil || !in {
+		filelock.Close(f)
 		return nil, err
 	}
 	return f, nil
