@@ -122,7 +122,7 @@ func (p Tree) line(program string) ([]string, error) {
 		return nil, err
 	}
 	var libraries []string
-	for _, dir := range []string{"lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib/ganesha"} {
+	for _, dir := range []string{"lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib/ganesha", "usr/lib/x86_64-linux-gnu/ceph"} {
 		libraries = append(libraries, filepath.Join(p.Dir, dir))
 	}
 	return []string{filepath.Join(p.Dir, "lib64/ld-linux-x86-64.so.2"), "--library-path", strings.Join(libraries, ":"), path}, nil

@@ -45,7 +45,8 @@
 // reaches the host. TMPDIR is an empty tmpfs. /proc, /sys, /dev and /run are the
 // machine's own, /sys/fs/cgroup is a cgroup2, modules are loaded on demand
 // (loop, ext4, xfs, btrfs, overlay, fuse, nfs, nfsd, …). No service runs. The
-// only network is the loopback interface, with 127.0.0.1 and ::1. Arguments,
+// only network is the loopback interface, with 127.0.0.1 and ::1, unless [Machine].Network adds
+// one. Arguments,
 // environment and working directory are the caller's; standard input is empty.
 // At SIGUSR2 the first process shuts the machine down as a node is: it ends all
 // processes, unmounts what it can, and powers off ([ErrPoweredOff]).
@@ -74,7 +75,7 @@
 //	project quota  2 s   xfs and ext4, on a loop device
 //	CIFS           -     cifs and ksmbd load and a session is opened, but shares of
 //	                     ksmbd-tools' daemon were not found; samba was not tried
-//	Ceph           -     ceph and rbd load; no server was tried
+//	Ceph          12 s   ceph and rbd, with a cluster outside: util/testenv/cephcluster
 //
 // Like every package below util, it carries no promise of compatibility.
 package vmtest

@@ -48,7 +48,7 @@ func busybox() (string, error) {
 
 // initramfs returns the archive from which the machine starts, in a file that
 // has no name and so cannot be left behind.
-func initramfs(k *kernel, c Command) (*os.File, error) {
+func initramfs(k *kernel, c Command, network bool) (*os.File, error) {
 	var a archive
 	for _, dir := range []string{"bin", "dev", "proc", "host", "changes", "root", "modules", "guest"} {
 		a.directory(dir)
@@ -71,7 +71,7 @@ func initramfs(k *kernel, c Command) (*os.File, error) {
 	}
 	a.file("init", 0o755, guestInit)
 	a.file("guest/start", 0o644, guestStart)
-	a.file("guest/settings", 0o644, settings(k, c))
+	a.file("guest/settings", 0o644, settings(k, c, network))
 	a.file("guest/command", 0o600, script(c))
 
 	fd, err := unix.MemfdCreate("initramfs", unix.MFD_CLOEXEC)
@@ -107,8 +107,8 @@ func addModules(a *archive, m *modulesOf) error {
 	return nil
 }
 
-func settings(k *kernel, c Command) []byte {
-	return fmt.Appendf(nil, "MODULES=%s\nTEMP=%s\nONE_OUTPUT=%t\n", quote(k.modules.dir), quote(guestTemp), c.oneOutput())
+func settings(k *kernel, c Command, network bool) []byte {
+	return fmt.Appendf(nil, "MODULES=%s\nTEMP=%s\nONE_OUTPUT=%t\nNETWORK=%t\n", quote(k.modules.dir), quote(guestTemp), c.oneOutput(), network)
 }
 
 // script is the shell script that becomes the command.

@@ -31,6 +31,9 @@ type Machine struct {
 	CPUs int
 	// KVM uses the host's hardware instead of emulating it.
 	KVM bool
+	// Network gives the machine a network card, eth0: what connects to an address that is not the
+	// machine's own is connected by QEMU, in the network namespace of the caller's thread.
+	Network bool
 	// KernelArgs are added to the kernel's command line.
 	KernelArgs []string
 	// Console receives what the machine's kernel prints, at every level of
@@ -95,7 +98,7 @@ func (m Machine) run(ctx context.Context, c Command) (*result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w; install qemu-system-x86", ErrUnavailable, err)
 	}
-	initrd, err := initramfs(k, c)
+	initrd, err := initramfs(k, c, m.Network)
 	if err != nil {
 		return nil, err
 	}
@@ -191,8 +194,12 @@ func (m Machine) arguments(k *kernel) []string {
 	if m.KVM {
 		accel, cpu = "kvm", "host"
 	}
+	nic := "none"
+	if m.Network {
+		nic = "user,model=virtio-net-pci,ipv6=off"
+	}
 	args := []string{
-		"-no-user-config", "-nodefaults", "-display", "none", "-no-reboot", "-nic", "none",
+		"-no-user-config", "-nodefaults", "-display", "none", "-no-reboot", "-nic", nic,
 		"-machine", "pc", "-accel", accel, "-cpu", cpu, "-smp", strconv.Itoa(cpus), "-m", strconv.Itoa(memory),
 		"-kernel", k.image, "-initrd", "/proc/self/fd/" + strconv.Itoa(firstFD), "-append", strings.Join(kernelArgs, " "),
 		"-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",

@@ -2,9 +2,12 @@ package cephfs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
@@ -66,6 +69,9 @@ func (m *mounter) mount(ctx context.Context, dir string) error {
 		return volume.NothingDone(fmt.Errorf("cephfs source: %w", err))
 	}
 	_, err = podmount.SetUp(ctx, m.Host.GetMounter(), request, s.isMounted)
+	if errors.Is(err, unix.EHOSTUNREACH) {
+		err = fmt.Errorf("no metadata server is up, or the cluster refuses the user (a refused key looks the same to the kernel: ceph auth get client.%s): %w", s.key.User, err)
+	}
 	return err
 }
 

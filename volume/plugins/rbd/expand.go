@@ -11,8 +11,8 @@ import (
 func (p *plugin) RequiresFSResize() bool { return true }
 
 // NodeExpand grows the file system of an image to all of it while it is mounted. It is
-// idempotent. The image itself is grown in its cluster before (rbd resize), which the kernel has
-// seen by itself: an image that is smaller than asked for is an error, to be tried again. The
+// idempotent. The image itself is grown in its cluster before (rbd resize), while no node has
+// it: an image that is smaller than asked for is an error, to be tried again. The
 // others are those of [diskmount.Disks.Grow].
 func (p *plugin) NodeExpand(ctx context.Context, options volume.NodeResizeOptions) (bool, error) {
 	err := p.expand(ctx, options)
@@ -29,7 +29,7 @@ func (p *plugin) expand(ctx context.Context, o volume.NodeResizeOptions) error {
 		return volume.NothingDone(err)
 	}
 	if found.Size < o.NewSize.Value() {
-		return volume.NothingDone(fmt.Errorf("%s has %d bytes, and %d are asked for: grow the image in its cluster (rbd resize)", s.volumeName(), found.Size, o.NewSize.Value()))
+		return volume.NothingDone(fmt.Errorf("%s has %d bytes, and %d are asked for: grow the image in its cluster (rbd resize), while no pod has it", s.volumeName(), found.Size, o.NewSize.Value()))
 	}
 	if o.VolumeSpec.IsBlock() {
 		return nil

@@ -14,7 +14,8 @@
 //   - A pod whose inline volume another pod's has mapped needs the same key.
 //   - A mapping is told from others of the same image by a name that is recorded before. Those of
 //     others are left alone.
-//   - An image that grows is seen by the kernel itself; NodeExpand then grows its file system.
+//   - An image grows (rbd resize) while no node has it: that asks for the exclusive lock, too. Its
+//     file system grows when the next pod has it, by NodeExpand. Kubernetes grew images in use.
 //   - Volumes are known by monitors, pool and image. Kubernetes knew them by pool and image, and
 //     took images of two clusters for one.
 //   - A cluster that does not answer keeps what is mounted waiting, without an end: data is not
