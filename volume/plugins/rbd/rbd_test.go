@@ -212,6 +212,23 @@ func TestEndedProcesses(t *testing.T) {
 	}
 }
 
+// After a boot the record is there, and nothing is mapped: a failure leaves neither.
+func TestFailureAfterABoot(t *testing.T) {
+	b := newBench(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	b.cluster.added = func(context.Context) error { cancel(); return errors.New("the process has ended") }
+	if err := b.mount(ctx, b.pv()); err == nil || b.cluster.mapped() != 1 {
+		t.Fatalf("mounted: %v, %d images are mapped", err, b.cluster.mapped())
+	}
+	clear(b.cluster.mappings)
+	b.restart()
+	b.cluster.refuse = volume.NothingDone(errors.New("no cluster"))
+	if err := b.mount(t.Context(), b.pv()); err == nil || volume.IsUncertain(err) {
+		t.Errorf("mounted: %v", err)
+	}
+	b.wantGone()
+}
+
 // A failed mount leaves no mapping.
 func TestFailedMountUnmaps(t *testing.T) {
 	b := newBench(t)

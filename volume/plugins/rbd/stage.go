@@ -147,8 +147,9 @@ func (a *attach) takeRecord(ctx context.Context, isBlock bool) error {
 		return err
 	}
 	if ok && before.Block == isBlock && before.ReadOnly == a.source.deviceReadOnly && before.Key == before.markOf(a.source.key.User, a.key) {
-		a.record = before
-		return nil
+		_, mapped, err := a.plugin.client.Find(before.Token)
+		a.record, a.isNew = before, !mapped // as after a boot
+		return err
 	}
 	if ok {
 		if err := a.release(ctx, before); err != nil {

@@ -72,7 +72,7 @@ type Device struct {
 const (
 	ErrNoClient    volume.Cause = "this kernel has no rbd client"
 	ErrNoImage     volume.Cause = "the cluster has no such image"
-	ErrDenied      volume.Cause = "the cluster denies access"
+	ErrDenied      volume.Cause = "the cluster, or this machine, denies access"
 	ErrUnreachable volume.Cause = "the cluster does not answer"
 	ErrFeatures    volume.Cause = "the image has features that this kernel lacks"
 	ErrNoLock      volume.Cause = "the image cannot be locked"
@@ -275,6 +275,10 @@ func (c *Client) Unmap(ctx context.Context, token string) error {
 func (c *Client) explain(r Request, err error) error {
 	image := r.Pool + "/" + r.Image
 	f := &volume.Failure{Subject: image, What: err.Error()}
+	if at, ok := errors.AsType[*fs.PathError](err); ok && at.Op == "open" {
+		f.Cause, f.Next = ErrDenied, "let this agent, as root of the machine, write to "+at.Path
+		return f
+	}
 	errno, _ := errors.AsType[unix.Errno](err)
 	switch errno {
 	case unix.ENOENT:

@@ -143,6 +143,10 @@ func TestFailures(t *testing.T) {
 		}
 	}
 	b, c := newBus(t)
+	b.err = &os.PathError{Op: "open", Path: "/sys/bus/rbd/add", Err: unix.EROFS}
+	if _, err := c.Map(t.Context(), request()); !errors.Is(err, krbd.ErrDenied) || errors.Is(err, volume.ErrInUse) {
+		t.Errorf("a container that may not write to /sys: %v", err)
+	}
 	b.add("10.0.0.1:6789 name=web,key=podvol-" + token + " p i -")
 	b.err = unix.EBUSY
 	if err := c.Unmap(t.Context(), token); !errors.Is(err, volume.ErrInUse) {
