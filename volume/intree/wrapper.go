@@ -106,5 +106,5 @@ func (u *wrapperUnmounter) TearDown(ctx context.Context) error { return u.TearDo
 
 // TearDownAt removes the directory with its contents.
 func (u *wrapperUnmounter) TearDownAt(ctx context.Context, dir string) error {
-	return u.Error("TearDown", emptydirs.TearDown(ctx, u.PodVolume, dir, true))
+	return u.Error("TearDown", emptydirs.TearDown(ctx, u.PodVolume, dir, true, nil))
 }

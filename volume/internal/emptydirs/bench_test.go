@@ -55,7 +55,7 @@ func (b *bench) setUp(o emptydirs.Options) {
 
 func (b *bench) tearDown(wrapped bool) {
 	b.Helper()
-	if err := emptydirs.TearDown(b.Context(), b.v, b.dir, wrapped); err != nil {
+	if err := emptydirs.TearDown(b.Context(), b.v, b.dir, wrapped, nil); err != nil {
 		b.Fatal(err)
 	}
 }

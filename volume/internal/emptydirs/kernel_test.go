@@ -111,7 +111,7 @@ func TestKernelBusyAndStacked(t *testing.T) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if err := emptydirs.TearDown(b.Context(), b.v, b.dir, false); !errors.Is(err, mount.ErrBusy) {
+		if err := emptydirs.TearDown(b.Context(), b.v, b.dir, false, nil); !errors.Is(err, mount.ErrBusy) {
 			b.Errorf("TearDown = %v, want busy", err)
 		}
 		b.wantMounts(2)
@@ -138,7 +138,7 @@ func TestKernelNestedMountSurvives(t *testing.T) {
 		if err := unix.Mount(other, nested, "", unix.MS_BIND, ""); err != nil {
 			b.Fatal(err)
 		}
-		err := emptydirs.TearDown(b.Context(), b.v, b.dir, false)
+		err := emptydirs.TearDown(b.Context(), b.v, b.dir, false, nil)
 		if _, ok := errors.AsType[*emptydirs.NestedMountError](err); !ok {
 			b.Errorf("TearDown = %v", err)
 		}
@@ -149,7 +149,7 @@ func TestKernelNestedMountSurvives(t *testing.T) {
 		if err := os.Rename(b.dir, doomed); err != nil {
 			b.Fatal(err)
 		}
-		err = emptydirs.TearDown(b.Context(), b.v, b.dir, false)
+		err = emptydirs.TearDown(b.Context(), b.v, b.dir, false, nil)
 		if _, ok := errors.AsType[*removetree.MountError](err); !ok {
 			b.Errorf("TearDown = %v", err)
 		}

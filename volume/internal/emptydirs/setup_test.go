@@ -310,7 +310,7 @@ func TestSeveralDirectories(t *testing.T) {
 	mode(0o750)
 	b.wantMode(0o750)
 
-	if err := emptydirs.TearDown(t.Context(), b.v, other, false); err != nil {
+	if err := emptydirs.TearDown(t.Context(), b.v, other, false, nil); err != nil {
 		t.Fatal(err)
 	}
 	b.wantReady(true, false)

@@ -35,21 +35,30 @@ func (e *NestedMountError) Error() string {
 // volume's marker; the directories above them stay. It is idempotent. It never
 // deletes across a mount: one that is left below dir is a *[NestedMountError]
 // and nothing is deleted. Calls for one dir must not overlap.
-func TearDown(ctx context.Context, v volume.PodVolume, dir string, wrapped bool) error {
+//
+// Doomed, if it is not nil, is called once nothing is mounted at dir or below it, so that no
+// file server is asked there any more, and before anything is removed. Its error ends the
+// teardown.
+func TearDown(ctx context.Context, v volume.PodVolume, dir string, wrapped bool, doomed func() error) error {
 	m := v.Host.GetMounter()
 	if err := podmount.UnmountAll(ctx, m, dir, mount.UnmountOptions{}); err != nil {
 		return err
 	}
-	if err := remove(ctx, m, dir); err != nil {
+	if err := checkNested(m, dir); err != nil {
+		return err
+	}
+	if doomed != nil {
+		if err := doomed(); err != nil {
+			return err
+		}
+	}
+	if err := remove(ctx, dir); err != nil {
 		return err
 	}
 	return markerOf(v, dir, wrapped).clear()
 }
 
-func remove(ctx context.Context, m mount.Interface, dir string) error {
-	if err := checkNested(m, dir); err != nil {
-		return err
-	}
+func remove(ctx context.Context, dir string) error {
 	parent, name := filepath.Split(dir)
 	if strings.HasPrefix(name, layout.DeletingPrefix) {
 		return removetree.Remove(ctx, parent, name)

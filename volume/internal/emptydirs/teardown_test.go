@@ -27,7 +27,7 @@ func TestTearDownKeepsWhatIsMountedBelow(t *testing.T) {
 		t.Fatal(err)
 	}
 	precious := b.write("nested/precious")
-	err := emptydirs.TearDown(t.Context(), b.v, b.dir, false)
+	err := emptydirs.TearDown(t.Context(), b.v, b.dir, false, nil)
 	e, ok := errors.AsType[*emptydirs.NestedMountError](err)
 	if !ok || !slices.Equal(e.Mounts, []string{nested}) || !strings.Contains(err.Error(), nested) {
 		t.Errorf("TearDown = %v", err)
@@ -58,7 +58,7 @@ func TestTearDownWhileBusy(t *testing.T) {
 	b.setUp(emptydirs.Options{Medium: memory})
 	file := b.write("file")
 	remove := b.fake.Inject(fakemount.Fault{Err: unix.EBUSY})
-	if err := emptydirs.TearDown(t.Context(), b.v, b.dir, false); !errors.Is(err, unix.EBUSY) {
+	if err := emptydirs.TearDown(t.Context(), b.v, b.dir, false, nil); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("TearDown = %v", err)
 	}
 	b.wantData(file)
@@ -104,7 +104,7 @@ func TestTearDownStopsWithItsContext(t *testing.T) {
 	b.write("file")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := emptydirs.TearDown(ctx, b.v, b.dir, false); !errors.Is(err, context.Canceled) {
+	if err := emptydirs.TearDown(ctx, b.v, b.dir, false, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("TearDown = %v", err)
 	}
 	b.tearDown(false)

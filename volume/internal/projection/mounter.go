@@ -45,7 +45,7 @@ func (p *place) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
 // volume later.
 func (p *place) remove(ctx context.Context, dir string) error {
 	p.plugin.publisher.Forget(dir)
-	return emptydirs.TearDown(ctx, p.PodVolume, dir, true)
+	return emptydirs.TearDown(ctx, p.PodVolume, dir, true, nil)
 }
 
 type mounter struct {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/util/testenv/silentfuse"
+	"github.com/podvol/podvol/util/testenv/testtool"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/emptydir"
@@ -57,6 +59,40 @@ func TestKernelMedia(t *testing.T) {
 			tearDown(t, p, pod)
 			if _, err := os.Lstat(m.GetPath()); err == nil {
 				t.Errorf("medium %q: the directory is left", medium)
+			}
+		}
+	})
+}
+
+// A program of the pod may have mounted a file server at the volume that is dead, or hangs.
+func TestKernelTearDownAsksNoFileServer(t *testing.T) {
+	silentfuse.Need(t)
+	nstest.Run(t, func(t *testing.T) {
+		for _, hung := range []bool{false, true} {
+			p := emptydir.New()
+			testtool.Must(t, p.Init(&volume.Host{RootDir: t.TempDir(), Mounter: host.New(host.Config{})}))
+			pod := fakehost.Pod("web")
+			m := mounter(t, p, spec("", "1Mi"), pod)
+			setUp(t, m, volume.MounterArgs{})
+			server, err := silentfuse.Mount("silent", m.GetPath())
+			testtool.Must(t, err)
+			defer server.Close()
+			if server.FallSilent(); !hung {
+				server.Close()
+			}
+			u, err := p.NewUnmounter("cache", pod.UID)
+			testtool.Must(t, err)
+			done := make(chan error, 1)
+			go func() { done <- u.TearDown(t.Context()) }()
+			select {
+			case err = <-done:
+			case question := <-server.Asked():
+				t.Errorf("a server that hangs was asked question %d", question)
+				server.Close()
+				err = <-done
+			}
+			if err != nil {
+				t.Errorf("hung %v: TearDown = %v", hung, err)
 			}
 		}
 	})

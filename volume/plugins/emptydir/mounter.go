@@ -102,10 +102,8 @@ func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ct
 // TearDownAt removes the volume with all its contents. Its project is free afterwards.
 func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
 	projects := u.plugin.projects()
-	if err := projects.Lift(filepath.Clean(dir)); err != nil {
-		return u.Error("TearDown", err)
-	}
-	if err := emptydirs.TearDown(ctx, u.PodVolume, dir, false); err != nil {
+	lift := func() error { return projects.Lift(filepath.Clean(dir)) }
+	if err := emptydirs.TearDown(ctx, u.PodVolume, dir, false, lift); err != nil {
 		return u.Error("TearDown", err)
 	}
 	u.plugin.quotas.note(u.key(), nil)
