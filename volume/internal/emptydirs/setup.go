@@ -60,8 +60,12 @@ func setUpDirectory(ctx context.Context, m mount.Interface, dir string, o Option
 		return volume.NothingDone(err)
 	}
 	if o.Limit != nil {
-		if err := o.Limit(dir); err != nil {
+		err := o.Limit(dir)
+		switch {
+		case err != nil && made:
 			return failed(ctx, m, dir, mark, made, err)
+		case err != nil: // its marker stays: a later set-up must not change what the pod has
+			return err
 		}
 	}
 	if ready && !made {

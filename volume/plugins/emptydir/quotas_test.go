@@ -79,6 +79,10 @@ func TestLimitOnDisk(t *testing.T) {
 	tearDown(t, n.plugin, other)
 	tearDown(t, n.plugin, other)
 	n.wantLimits()
+	records, err := os.ReadDir(filepath.Join(n.GetPluginDir(emptydir.PluginName), "projects"))
+	if err != nil || len(records) > 0 {
+		t.Errorf("records %v are left (%v)", records, err)
+	}
 }
 
 // What cannot be limited is set up, and the pod is told why.
@@ -131,6 +135,47 @@ func TestFailedLimit(t *testing.T) {
 		setUp(t, m, volume.MounterArgs{})
 		n.wantLimits(1 << 20)
 	}
+}
+
+// A limit that fails for once changes nothing of a volume in use.
+func TestFailedLimitOfAVolumeInUse(t *testing.T) {
+	n := newQuotaNode(t)
+	m := mounter(t, n.plugin, spec("", "1Mi"), fakehost.Pod("web"))
+	setUp(t, m, volume.MounterArgs{})
+	testtool.Must(t, os.Chmod(m.GetPath(), 0o700))
+	n.disk.Before = func(op string, _ uint32) error {
+		if op == "Usage" {
+			return unix.EIO
+		}
+		return nil
+	}
+	if err := m.SetUp(t.Context(), volume.MounterArgs{}); !errors.Is(err, unix.EIO) {
+		t.Errorf("SetUp = %v", err)
+	}
+	n.disk.Before = nil
+	setUp(t, m, volume.MounterArgs{})
+	if info, err := os.Stat(m.GetPath()); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("its mode is %v (%v), not the pod's own any more", info.Mode(), err)
+	}
+}
+
+// A volume that cannot be removed stays limited.
+func TestFailedTearDownKeepsTheLimit(t *testing.T) {
+	n := newQuotaNode(t)
+	pod := fakehost.Pod("web")
+	m := mounter(t, n.plugin, spec("", "1Mi"), pod)
+	setUp(t, m, volume.MounterArgs{})
+	nested := testtool.MkdirAll(t, m.GetPath(), "nested")
+	testtool.Must(t, n.Fake.Mount("tmpfs", nested, "tmpfs", nil))
+	u, err := n.plugin.NewUnmounter("cache", pod.UID)
+	testtool.Must(t, err)
+	if err := u.TearDown(t.Context()); err == nil {
+		t.Error("it was removed below a mount")
+	}
+	n.wantLimits(1 << 20)
+	testtool.Must(t, n.Fake.Unmount(nested))
+	tearDown(t, n.plugin, pod)
+	n.wantLimits()
 }
 
 // A limited volume whose set-up fails later gives its project back.
