@@ -80,7 +80,7 @@ func (b *blockVolume) GetPodDeviceMapPath() (dir, name string) {
 
 func (b *blockVolume) GetStagingPath() string { return "" }
 
-// SetUpDevice maps the image, unless it is.
+// SetUpDevice maps the image. An image that is mapped stays so, whatever became of its key since.
 func (b *blockVolume) SetUpDevice(ctx context.Context) (string, error) {
 	return "", b.Error("SetUpDevice", b.setUp(ctx))
 }
@@ -93,6 +93,10 @@ func (b *blockVolume) setUp(ctx context.Context) error {
 	}
 	defer unlock()
 	a := &attach{plugin: p, source: b.source, file: p.recordFile(place), place: place}
+	mapped, err := a.isMapped()
+	if err != nil || mapped {
+		return volume.NothingDone(err)
+	}
 	if err := a.readKey(ctx, b.Pod.Namespace); err != nil {
 		return err
 	}
@@ -100,6 +104,16 @@ func (b *blockVolume) setUp(ctx context.Context) error {
 		return a.undo(ctx, err)
 	}
 	return nil
+}
+
+// isMapped reports whether the image is a disk of this node, and is read-only or not as asked for.
+func (a *attach) isMapped() (bool, error) {
+	r, ok, err := readRecord(a.file)
+	if err != nil || !ok || !r.Block || r.ReadOnly != a.source.deviceReadOnly {
+		return false, err
+	}
+	_, mapped, err := a.plugin.client.Find(r.Token)
+	return mapped, err
 }
 
 // MapPodDevice returns the disk that SetUpDevice has mapped.

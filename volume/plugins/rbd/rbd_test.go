@@ -303,6 +303,46 @@ func TestOneUseAtATime(t *testing.T) {
 	b.wantGone()
 }
 
+// The key of a mapped image may change or vanish: the next agent takes the disk over, and only an
+// image that is mapped anew needs a key.
+func TestMappedDeviceNeedsNoKey(t *testing.T) {
+	for name, change := range map[string]func(*bench){
+		"another key": func(b *bench) { b.host.Add(secret("ceph", otherKey)) },
+		"no secret":   func(b *bench) { b.host.Delete(volume.NewObjectRef("Secret", "default", "ceph")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			s := b.pv(block)
+			setUp := func(s *volume.Spec) error {
+				m, err := b.plugin.NewBlockVolumeMapper(s, fakehost.Pod("a"))
+				b.must(err)
+				_, err = m.SetUpDevice(t.Context())
+				return err
+			}
+			b.must(setUp(s))
+			change(b)
+			b.restart()
+			b.must(setUp(s))
+			if n := len(b.cluster.requests); n != 1 {
+				t.Errorf("%d requests to map the image", n)
+			}
+			readOnly := b.pv(block, func(pv *v1.PersistentVolume) { pv.Spec.RBD.ReadOnly = true })
+			if err := setUp(readOnly); err == nil || volume.IsUncertain(err) {
+				t.Errorf("read-only beside a writer: %v", err)
+			}
+			clear(b.cluster.mappings) // a boot
+			err := setUp(s)
+			if name == "no secret" && err == nil || name == "another key" && (err != nil || b.cluster.requests[1].Key != otherKey) {
+				t.Errorf("after a boot: %v", err)
+			}
+			u, err := b.plugin.NewBlockVolumeUnmapper("pv", fakehost.Pod("a").UID)
+			path := filepath.Join(b.host.GetPluginDir(rbd.PluginName), "volumeDevices", filepath.Base(b.devicePath(s)))
+			b.must(err, u.TearDownDevice(t.Context(), path, ""))
+			b.wantGone()
+		})
+	}
+}
+
 func TestGrowth(t *testing.T) {
 	b := newBench(t)
 	s := b.pv()
