@@ -1,5 +1,6 @@
 // Package ownplugins makes the plugins that podvol's commands have beside the stock ones, or
-// in place of them, by their flags: NFS under a policy, images, and the drivers of CSI.
+// in place of them, by their flags: NFS under a policy, images, and the drivers of CSI and
+// FlexVolume.
 package ownplugins
 
 import (
@@ -19,6 +20,7 @@ import (
 	"github.com/podvol/podvol/volume/csitranslation"
 	"github.com/podvol/podvol/volume/plugins/csi"
 	"github.com/podvol/podvol/volume/plugins/csi/controller"
+	"github.com/podvol/podvol/volume/plugins/flexvolume"
 	"github.com/podvol/podvol/volume/plugins/image"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 )
@@ -35,6 +37,7 @@ type Options struct {
 	plainHTTP   []string
 	drivers     []string
 	registryDir string
+	flexvolume  flexvolume.Config
 	usage       Usage
 }
 
@@ -47,11 +50,13 @@ func (o *Options) Add(flags *pflag.FlagSet, usage Usage) {
 	o.AddDrivers(flags, usage)
 }
 
-// AddDrivers adds --csi-driver and --csi-registry.
+// AddDrivers adds --csi-driver and --csi-registry, --flexvolume-dir and --flexvolume-secrets.
 func (o *Options) AddDrivers(flags *pflag.FlagSet, usage Usage) {
 	o.usage = usage
 	flags.StringArrayVar(&o.drivers, "csi-driver", nil, "`SOCKET` or NAME=SOCKET of a CSI driver on this machine, which is asked for a name that is not given (repeatable)")
 	flags.StringVar(&o.registryDir, "csi-registry", "", "directory in which CSI drivers register themselves, as in a kubelet's plugins_registry")
+	flags.StringVar(&o.flexvolume.Dir, "flexvolume-dir", "", "`DIR` with the programs of FlexVolume drivers (default: "+flexvolume.DefaultDir+")")
+	flags.BoolVar(&o.flexvolume.SecretArguments, "flexvolume-secrets", false, "let FlexVolume drivers have secrets, as arguments that every user of this machine can read")
 }
 
 // Args are the flags again, with the names of drivers that were asked for them.
@@ -78,6 +83,12 @@ func (o *Options) DriverArgs() (args []string) {
 	}
 	if o.registryDir != "" {
 		args = append(args, "--csi-registry", o.registryDir)
+	}
+	if o.flexvolume.Dir != "" {
+		args = append(args, "--flexvolume-dir", o.flexvolume.Dir)
+	}
+	if o.flexvolume.SecretArguments {
+		args = append(args, "--flexvolume-secrets")
 	}
 	return args
 }
@@ -107,6 +118,11 @@ func (o *Options) all(ctx context.Context, fake bool, log io.Writer, images imag
 	plugins, err := o.NFS()
 	images.Layouts, images.DockerConfig, images.PlainHTTP = o.layouts, o.credentials, o.plainHTTP
 	plugins = append(plugins, image.New(images))
+	if fake {
+		plugins = append(plugins, unattached{flexvolume.New(flexvolume.Config{Dir: "/nonexistent (--fake runs no drivers)"})})
+	} else if o.flexvolume != (flexvolume.Config{}) {
+		plugins = append(plugins, flexvolume.New(o.flexvolume))
+	}
 	if err != nil || !o.hasDrivers() {
 		return plugins, nil, err
 	}
@@ -120,6 +136,9 @@ func (o *Options) all(ctx context.Context, fake bool, log io.Writer, images imag
 	keep(ctx, p)
 	return append(plugins, p), p, nil
 }
+
+// unattached hides that a plugin attaches.
+type unattached struct{ volume.VolumePlugin }
 
 // discover finds the drivers in the registry, and logs the sockets there that are no driver's.
 func (o *Options) discover(ctx context.Context, p *controller.NodePlugin, log io.Writer) error {
