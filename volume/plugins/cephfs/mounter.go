@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -86,6 +87,7 @@ type unmounter struct{ share }
 
 func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ctx, u.GetPath()) }
 
+// TearDownAt forces the mount of a cluster that is silent for a minute, and detaches it after two.
 func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
-	return u.Error("TearDown", podmount.TearDown(ctx, u.Host.GetMounter(), dir, u.plugin.ladder()))
+	return u.Error("TearDown", podmount.TearDown(ctx, u.Host.GetMounter(), dir, mount.UnmountOptions{ForceAfter: time.Minute, LazyAfter: 2 * time.Minute}))
 }

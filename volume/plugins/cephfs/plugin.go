@@ -6,24 +6,21 @@
 //     table and no error.
 //   - Names of monitors are looked up by the node, for ten seconds at most, each time a volume is
 //     mounted.
-//   - A key in a file of the node (secretFile) must be in [Config].KeyFiles' directory. Inline
-//     volumes need a secret there, unless the node's administrator has allowed them the files:
-//     in Kubernetes a pod could name any file of the node, and so use the node's own key.
-//   - Of a secret the entry "key" counts, or its only one. Kubernetes takes any.
-//   - A volume that a dead cluster keeps from being unmounted is forced, and at last detached, as
-//     [Config] says.
+//   - A file of the node with a key (secretFile) must be in [Config].KeyDir. Inline volumes have
+//     their key in a secret, unless [Config].InlineKeyFiles allows them the files: in Kubernetes a
+//     pod could name any file of the node, and so use the node's own key.
+//   - The key is the secret's entry "key", or its only one. Kubernetes takes any.
+//   - A volume that a dead cluster keeps from being unmounted is forced after a minute, and
+//     detached after two.
 package cephfs
 
 import (
-	"cmp"
 	"context"
 	"net"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/ceph"
@@ -42,10 +39,6 @@ type Config struct {
 	// InlineKeyFiles lets the pods of this node use the keys of these files in inline volumes,
 	// and so all that the keys' users may do.
 	InlineKeyFiles bool
-	// ForceAfter is how long a normal unmount may take before a forced one is tried, and
-	// LazyAfter how long after its beginning the mount is detached: see [mount.UnmountOptions].
-	// 0 means one minute, and two; less than 0 means never.
-	ForceAfter, LazyAfter time.Duration
 	// Resolver looks up monitors; nil: [net.DefaultResolver].
 	Resolver Resolver
 }
@@ -74,14 +67,6 @@ var (
 	_ volume.MountOptionVolumePlugin = (*plugin)(nil)
 	_ volumesource.Describer         = (*plugin)(nil)
 )
-
-// ladder is how volumes are unmounted.
-func (p *plugin) ladder() mount.UnmountOptions {
-	return mount.UnmountOptions{
-		ForceAfter: max(0, cmp.Or(p.config.ForceAfter, time.Minute)),
-		LazyAfter:  max(0, cmp.Or(p.config.LazyAfter, 2*time.Minute)),
-	}
-}
 
 // GetVolumeName returns the monitors and the path, "10.0.0.1:6789,10.0.0.2:6789:/path".
 func (p *plugin) GetVolumeName(spec *volume.Spec) (string, error) {
