@@ -11,6 +11,9 @@ type Translator interface {
 	// pod's inline volume. podNamespace is the namespace of the pod. A spec of a type that it
 	// does not translate is returned as it is. The error is an *[InvalidSpecError].
 	Translate(spec *Spec, podNamespace string) (*Spec, error)
+	// Plugin returns the name of the in-tree plugin, such as kubernetes.io/gce-pd, whose volume
+	// it translates; empty: it does not translate the spec.
+	Plugin(spec *Spec) string
 }
 
 // MigratedProvisionerPlugin is implemented by plugins that make and delete volumes of CSI drivers

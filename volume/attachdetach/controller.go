@@ -53,7 +53,8 @@ type Config struct {
 	// objects say it. Nil: only those are attached.
 	Plugins *volume.VolumePluginMgr
 	// Translator has in-tree volumes that are CSI drivers' by now attached as these, also
-	// inline ones. Nodes must translate them, too, and so must the drivers' external-attachers.
+	// inline ones, to nodes whose CSINode says that they translate them, too
+	// (storage.alpha.kubernetes.io/migrated-plugins). The drivers' external-attachers must.
 	// Nil: they are not attached.
 	Translator volume.Translator
 	// Events takes what the controller has to say about pods that wait for a volume; nil
@@ -235,6 +236,7 @@ func (c *Controller) sync(ctx context.Context, k key) (time.Duration, error) {
 		return c.syncNode(ctx, types.NodeName(k.object.Name))
 	case kindCSINode:
 		c.enqueueVolumes(c.wishes.volumesOn(types.NodeName(k.object.Name)))
+		c.enqueuePods(k.object) // whose volumes it may translate now
 		return 0, nil
 	}
 	if k.object.Kind == pvapi.KindVolume {

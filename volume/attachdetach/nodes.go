@@ -3,6 +3,7 @@ package attachdetach
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -232,4 +233,19 @@ func (c *Controller) room(ctx context.Context, at place) (limit int, err error) 
 		}
 	}
 	return -1, nil
+}
+
+// whyUntranslated says why a node gets no volume of an in-tree plugin; empty: its CSINode says
+// that it mounts those by their CSI drivers. A node writes that before it is Ready.
+func whyUntranslated(ctx context.Context, source objects.Getter, node types.NodeName, plugin string) (string, error) {
+	info, err := objects.Get[*storagev1.CSINode](ctx, source, volume.NewObjectRef(kindCSINode, "", string(node)))
+	if errors.Is(err, volume.ErrNotFound) {
+		return fmt.Sprintf("the node has no CSINode, which must say that it mounts volumes of %s by their CSI driver (annotation %s); have the node's agent write it",
+			plugin, v1.MigratedPluginsAnnotationKey), nil
+	}
+	if err != nil || slices.Contains(strings.Split(info.Annotations[v1.MigratedPluginsAnnotationKey], ","), plugin) {
+		return "", err
+	}
+	return fmt.Sprintf("the node's CSINode does not say that it mounts volumes of %s by their CSI driver (annotation %s); have the node's agent translate them, or the pod run on another node",
+		plugin, v1.MigratedPluginsAnnotationKey), nil
 }

@@ -52,6 +52,15 @@ func (t *teller) waits(s *site, why, details string) {
 	}
 }
 
+// untranslated tells the pods of a node that it cannot mount a volume of an in-tree type.
+func (t *teller) untranslated(s *site) {
+	for _, p := range s.holders {
+		if why := p.volumes[s.name].untranslated; why != "" && s.has == nil && isManaged(s.object) {
+			t.wait(p, s, why, "")
+		}
+	}
+}
+
 func (t *teller) wait(p *podWishes, s *site, why, details string) {
 	if t.enter(p, s.name, why) {
 		t.send(p, v1.EventTypeWarning, reasonFailed, fmt.Sprintf("volume %q is not attached to node %s: %s%s", specName(p, s.name), s.node, why, details))

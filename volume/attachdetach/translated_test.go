@@ -1,6 +1,7 @@
 package attachdetach_test
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 
@@ -8,6 +9,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/csitranslation"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
@@ -45,6 +47,7 @@ func TestTranslatedVolumesAreAttached(t *testing.T) {
 				pod := podOn("p", "n0", "a")
 				tc.change(w, pod)
 				w.create(pod)
+				w.create(translating("n0"))
 				w.start()
 				w.settle()
 				want := pvapi.CSIAttachmentName(tc.handle, gce, "n0")
@@ -66,6 +69,66 @@ func TestTranslatedVolumesAreAttached(t *testing.T) {
 				if all, err := objects.List[*storagev1.VolumeAttachment](t.Context(), w.store, "VolumeAttachment", ""); err != nil || len(all) > 0 {
 					t.Errorf("left: %+v (%v)", all, err)
 				}
+			})
+		})
+	}
+}
+
+// translating is the CSINode of a node that mounts volumes of in-tree plugins by CSI drivers.
+func translating(node string) *storagev1.CSINode {
+	annotations := map[string]string{"storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/aws-ebs,kubernetes.io/gce-pd"}
+	return &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node, Annotations: annotations}}
+}
+
+// put makes a CSINode, or replaces it.
+func (w *world) put(node *storagev1.CSINode) {
+	w.t.Helper()
+	_, err := w.store.Update(w.t.Context(), node)
+	if errors.Is(err, volume.ErrNotFound) {
+		_, err = w.store.Create(w.t.Context(), node)
+	}
+	if err != nil {
+		w.t.Error(err)
+	}
+}
+
+// A node that does not say that it translates a volume does not get it: the pod is told what is
+// missing. Once the node says it, the volume is attached, and stays so if the node ceases to.
+func TestANodeThatDoesNotTranslateGetsNoTranslatedVolume(t *testing.T) {
+	for name, tc := range map[string]struct {
+		node *storagev1.CSINode
+		want string
+	}{
+		"no CSINode":    {nil, "the node has no CSINode"},
+		"no annotation": {csiNode("n0", 1), "CSINode does not say"},
+		"another plugin": {&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n0", Annotations: map[string]string{
+			"storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/gce-pd2,kubernetes.io/aws-ebs"}}}, "CSINode does not say"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 1, "a")
+				w.stop()
+				w.agents["n0"].setOff(true)
+				w.config.Translator = csitranslation.New(csitranslation.Config{})
+				if tc.node != nil {
+					w.create(tc.node)
+				}
+				pod := podOn("p", "n0", "a")
+				pod.Spec.Volumes[0].VolumeSource = v1.VolumeSource{GCEPersistentDisk: &v1.GCEPersistentDiskVolumeSource{PDName: "a"}}
+				w.create(pod)
+				w.start()
+				w.settle()
+				w.wantAttachments()
+				w.wantEvent("p: Warning FailedAttachVolume", tc.want, "kubernetes.io/gce-pd", "storage.alpha.kubernetes.io/migrated-plugins", "agent")
+
+				handle := "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/a"
+				w.put(translating("n0"))
+				w.settle()
+				w.wantAttachments(handle + "@n0+")
+				w.put(csiNode("n0", 1))
+				w.settle()
+				w.wantAttachments(handle + "@n0+")
+				w.wantListed("n0", v1.UniqueVolumeName("kubernetes.io/csi/"+gce+"^"+handle))
 			})
 		})
 	}

@@ -38,7 +38,8 @@ package attachdetach_test
 //     node's list only.
 //   - A volume whose detaching fails is not given back to its node: what is being deleted stays
 //     so. A pod that comes back there waits.
-//   - In-tree volumes of CSI drivers are translated for all nodes, whatever their CSINodes say.
+//   - A pod is told why an in-tree volume is not attached to a node whose CSINode does not say that
+//     it translates it. Upstream logs that it has no plugin. What is attached there stays.
 
 import (
 	"errors"

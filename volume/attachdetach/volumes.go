@@ -121,6 +121,7 @@ func (c *Controller) syncVolume(ctx context.Context, name v1.UniqueVolumeName) (
 		}
 	}
 	for _, s := range sites {
+		c.tell.untranslated(s)
 		w := s.wanted()
 		if w != nil && isManaged(s.object) && (late == "" || late == s.node || isShared(w.spec)) {
 			errs = append(errs, c.attach(ctx, s, w, sites))

@@ -35,8 +35,11 @@ type wanted struct {
 	spec *volume.Spec
 	kind attachable
 	// attaches: it must be attached. Else it only stays attached, if it is: its driver has
-	// ceased to need that while it was mounted.
+	// ceased to need that while it was mounted, or its node to translate it.
 	attaches bool
+	// untranslated is why a volume of an in-tree type is not attached; empty: its node
+	// translates it, or it is none.
+	untranslated string
 	// listed: the node is told that it is attached, and there is no VolumeAttachment, as none can
 	// be made: it is an inline volume of a plugin. Any number of nodes may have it.
 	listed bool
@@ -199,6 +202,7 @@ func (c *Controller) takeVolume(ctx context.Context, now *podWishes, v *v1.Volum
 		}
 		return err
 	}
+	original := spec
 	spec, err = c.plugins.Translate(c.translator, spec, now.pod.Namespace)
 	if err != nil {
 		return nil
@@ -210,11 +214,17 @@ func (c *Controller) takeVolume(ctx context.Context, now *podWishes, v *v1.Volum
 	if kind == nil || err != nil {
 		return nil // bad names are refused by the node, which tells the pod
 	}
-	attaches, err := kind.attaches(ctx, source, spec)
-	if err != nil {
+	w := &wanted{spec: spec, kind: kind}
+	if w.attaches, err = kind.attaches(ctx, source, spec); err != nil {
 		return err
 	}
-	now.volumes[name] = &wanted{spec: spec, kind: kind, attaches: attaches}
+	if w.attaches && spec.Migrated {
+		if w.untranslated, err = whyUntranslated(ctx, source, now.node, c.translator.Plugin(original)); err != nil {
+			return err
+		}
+		w.attaches = w.untranslated == ""
+	}
+	now.volumes[name] = w
 	return nil
 }
 

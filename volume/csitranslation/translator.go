@@ -80,7 +80,7 @@ func (t *Translator) MigratedTo(plugin string) string {
 // after its disk; slashes are "~", as in the kubelet's directories. Its own readOnly is the
 // spec's.
 func (t *Translator) Translate(spec *volume.Spec, podNamespace string) (*volume.Spec, error) {
-	if spec == nil || !t.translates(spec) {
+	if t.Plugin(spec) == "" {
 		return spec, nil
 	}
 	if err := checkSource(spec); err != nil {
@@ -109,13 +109,16 @@ func isReadOnly(pv *v1.PersistentVolume) bool {
 	return pv.Spec.CSI.ReadOnly || slices.Contains(pv.Spec.AccessModes, v1.ReadOnlyMany)
 }
 
-// translates reports whether the spec has just one source, and it is one to translate.
-func (t *Translator) translates(spec *volume.Spec) bool {
-	if len(volume.SourceTypes(spec)) != 1 {
-		return false
+// Plugin implements [volume.Translator]. A spec of several sources is not translated.
+func (t *Translator) Plugin(spec *volume.Spec) string {
+	if spec == nil || len(volume.SourceTypes(spec)) != 1 {
+		return ""
 	}
 	plugin, err := t.tables.GetInTreePluginNameFromSpec(spec.PersistentVolume, spec.Volume)
-	return err == nil && t.MigratedTo(plugin) != ""
+	if err != nil || t.MigratedTo(plugin) == "" {
+		return ""
+	}
+	return plugin
 }
 
 // translateInline leaves the storage policy of a vsphereVolume out, on which the tables'

@@ -72,7 +72,10 @@ func TestTranslate(t *testing.T) {
 			if diff := cmp.Diff(&before, tc.spec); diff != "" {
 				t.Errorf("the argument was changed (-before +after):\n%s", diff)
 			}
-			s := got.PersistentVolume.Spec.CSI
+			translator, s := csitranslation.New(all), got.PersistentVolume.Spec.CSI
+			if plugin := translator.Plugin(tc.spec); translator.MigratedTo(plugin) != tc.driver {
+				t.Errorf("it is a volume of plugin %q", plugin)
+			}
 			if s.Driver != tc.driver || s.VolumeHandle != tc.handle || got.Name() != tc.specName || !got.Migrated || got.Volume != nil ||
 				got.InlineVolumeSpecForCSIMigration != (tc.spec.Volume != nil) || len(volume.SourceTypes(got)) != 1 || got.IsBlock() {
 				t.Errorf("translated to %s, handle %q, of name %q: %+v", s.Driver, s.VolumeHandle, got.Name(), got)
@@ -117,8 +120,9 @@ func TestLeftAsItIs(t *testing.T) {
 		"portworx, off by default":  inline(v1.VolumeSource{PortworxVolume: &v1.PortworxVolumeSource{VolumeID: "p1"}}),
 		"portworx, off, a claim's ": persistent(v1.PersistentVolumeSource{PortworxVolume: &v1.PortworxVolumeSource{VolumeID: "p1"}}),
 	} {
-		if got, err := csitranslation.New(csitranslation.Config{}).Translate(spec, "shop"); got != spec || err != nil {
-			t.Errorf("%s: %+v, %v", name, got, err)
+		translator := csitranslation.New(csitranslation.Config{})
+		if got, err := translator.Translate(spec, "shop"); got != spec || err != nil || translator.Plugin(spec) != "" {
+			t.Errorf("%s: %+v, %v, of plugin %q", name, got, err, translator.Plugin(spec))
 		}
 	}
 }

@@ -330,6 +330,13 @@ func (a asHostPath) Translate(spec *volume.Spec, _ string) (*volume.Spec, error)
 	return &volume.Spec{PersistentVolume: pv, Migrated: true, InlineVolumeSpecForCSIMigration: true}, nil
 }
 
+func (asHostPath) Plugin(spec *volume.Spec) string {
+	if pdName(spec) == "" {
+		return ""
+	}
+	return "kubernetes.io/gce-pd"
+}
+
 // The status of a volume says whether it was translated, to its end.
 func TestTranslatedVolumesAreTold(t *testing.T) {
 	w := newWorld(t)
