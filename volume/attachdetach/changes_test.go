@@ -2,6 +2,7 @@ package attachdetach_test
 
 import (
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/fault"
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/attachdetach"
 	"github.com/podvol/podvol/volume/internal/pvapi"
 	"github.com/podvol/podvol/volume/objects"
@@ -162,5 +164,32 @@ func TestAnAttachmentIsKnownByALaterPersistentVolume(t *testing.T) {
 		w.addDisk("a")
 		w.settle()
 		w.wantAttachments()
+	})
+}
+
+// What changes while a pod's wishes are read is read again: a claim that is bound just after it
+// was read gets its volume attached.
+func TestAChangeWhileAPodIsReadIsNotMissed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, "a")
+		bound := func(phase v1.PersistentVolumeClaimPhase) {
+			w.change("PersistentVolumeClaim", "ops", "a", func(o metav1.Object) { o.(*v1.PersistentVolumeClaim).Status.Phase = phase })
+		}
+		bound(v1.ClaimPending)
+		w.settle()
+		w.stop()
+		once := new(sync.Once)
+		w.onRead = func(ref volume.ObjectRef) {
+			if ref.Kind == "PersistentVolumeClaim" {
+				once.Do(func() {
+					bound(v1.ClaimBound)
+					time.Sleep(time.Minute) // the news of it are worked on meanwhile
+				})
+			}
+		}
+		w.start()
+		w.addPod("p", "n0", "a")
+		w.settle()
+		w.wantAttachments("a@n0+")
 	})
 }

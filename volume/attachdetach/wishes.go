@@ -124,6 +124,14 @@ func byAge(a, b *podWishes) int {
 	return compareText(a.pod.Name, b.pod.Name)
 }
 
+// note has a pod depend on an object, before put.
+func (w *wishes) note(ref volume.ObjectRef, now *podWishes) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now.refs[ref] = true
+	add(w.refs, ref, podspec.Name(now.pod), now)
+}
+
 // using returns the pods that depend on an object.
 func (w *wishes) using(ref volume.ObjectRef) (pods []volume.ObjectRef) {
 	w.mu.Lock()
@@ -194,7 +202,7 @@ func (c *Controller) takeVolume(ctx context.Context, now *podWishes, v *v1.Volum
 	if _, isClaim := claimbinding.ClaimOf(now.pod, v); !isClaim && c.translator == nil && c.plugins == nil {
 		return nil // no inline volume is attached
 	}
-	source := noting{c.objects, now.refs}
+	source := noting{c.objects, c.wishes, now}
 	spec, err := podspec.Resolve(ctx, source, string(now.node), now.pod, v)
 	if err != nil {
 		if isSettled(err) {
@@ -260,13 +268,15 @@ func (c *Controller) replaceWishes(name types.NamespacedName, now *podWishes) {
 	}
 }
 
-// noting is a source that notes what was read.
+// noting is a source that notes what a pod's wishes are read from, before that is read: a
+// change that comes meanwhile enqueues the pod, too.
 type noting struct {
 	objects.Source
-	refs map[volume.ObjectRef]bool
+	wishes *wishes
+	now    *podWishes
 }
 
 func (n noting) Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, error) {
-	n.refs[ref] = true
+	n.wishes.note(ref, n.now)
 	return n.Source.Get(ctx, ref)
 }

@@ -116,8 +116,10 @@ type world struct {
 	stop    func()
 	running *attachdetach.Controller
 
-	// failed is why CSIDrivers cannot be read.
+	// failed is why CSIDrivers cannot be read. onRead is called when something was read, before
+	// the reader has it.
 	failed atomic.Pointer[error]
+	onRead func(volume.ObjectRef)
 
 	mu     sync.Mutex
 	events []string
@@ -269,7 +271,7 @@ func (w *world) deletePod(name string) {
 func (w *world) start() {
 	w.client = objectstest.NewClient(w.store)
 	config := w.config
-	config.Objects = failing{w.client, &w.failed}
+	config.Objects = failing{w.client, &w.failed, w.onRead}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	client := w.client
@@ -449,12 +451,17 @@ func (w *world) powerOn(node string) {
 // failing are objects of which CSIDrivers cannot be read, at times.
 type failing struct {
 	*objectstest.Client
-	err *atomic.Pointer[error]
+	err    *atomic.Pointer[error]
+	onRead func(volume.ObjectRef)
 }
 
 func (f failing) Get(ctx context.Context, ref volume.ObjectRef) (metav1.Object, error) {
 	if err := f.err.Load(); err != nil && ref.Kind == "CSIDriver" {
 		return nil, *err
 	}
-	return f.Client.Get(ctx, ref)
+	object, err := f.Client.Get(ctx, ref)
+	if f.onRead != nil {
+		f.onRead(ref)
+	}
+	return object, err
 }
