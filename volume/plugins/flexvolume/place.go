@@ -41,6 +41,9 @@ func (p *plugin) isMounted(at place) (r record, is bool, err error) {
 // marked by [volume.NothingDone].
 func (p *plugin) mount(ctx context.Context, at place, v verbs, r *record, by func() error) error {
 	old, known, err := at.read()
+	if err == nil && known && !old.Mounted {
+		err = driver.EndLeft(ctx, v.mount, at.dir)
+	}
 	if err != nil {
 		return volume.NothingDone(err)
 	}
@@ -113,6 +116,9 @@ func (p *plugin) unmount(ctx context.Context, at place, v verbs, r *record) erro
 // succeeds if nothing is there. A volume without a record is unmounted by the node.
 func (p *plugin) tearDown(ctx context.Context, at place, v verbs) error {
 	r, known, err := at.read()
+	if err == nil && known && !r.Mounted {
+		err = driver.EndLeft(ctx, v.mount, at.dir)
+	}
 	if err != nil {
 		return err
 	}

@@ -49,6 +49,9 @@ func run(ctx context.Context, path string, args []string) (Output, error) {
 	var stdout, stderr capped
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Dir = "/"
+	if m := mark(args); m != "" {
+		cmd.Env = append(os.Environ(), m)
+	}
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL}
 	cmd.Cancel = func() error { return killGroup(cmd.Process.Pid) }
