@@ -7,8 +7,11 @@
 // Projects are the whole file system's, and nobody hands them out. So a number is taken
 // only if the file system knows no use and no limit of it, if no name is given to it,
 // and if no other directory of the same [Projects] has it. They begin far above those
-// that a kubelet takes (from 1048577 on). Of two agents that take the same number at the
-// same time, at least one sees the other's directory in the count, and goes on to the next.
+// that a kubelet takes (from 1048577 on). The first free one is taken again, since xfs keeps a
+// block for each number that it has ever counted. The search is short. Then it draws lots,
+// because everybody may give files of their own any project: nobody can have all numbers. Of two
+// agents that take the same number at the same time, at least one sees the other's directory
+// in the count, and goes on to the next.
 //
 // A number is recorded before a directory gets it, and until after the directory is gone. Its limit
 // is lifted while the directory still shows who it belongs to. A directory whose project has
@@ -33,6 +36,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -46,8 +50,11 @@ import (
 const (
 	// firstID is far above the kubelet's first, which counts upwards from it.
 	firstID = 1 << 30
-	// maxTries bounds the search: each number in use costs a system call.
-	maxTries = 1 << 16
+	// lastID is the kernel's: the one after it means none.
+	lastID = 1<<32 - 2
+	// maxTries bounds the search in order, and then the one at random. Each number that
+	// others use costs a system call.
+	maxTries = 64
 )
 
 // Projects are the numbers that one agent has given to its directories.
@@ -166,7 +173,7 @@ func (p Projects) begin(d *os.File, bytes int64) error {
 	}
 	taken, err := p.Kernel.Named()
 	if err != nil {
-		return err
+		return &UnenforcedError{d.Name(), err} // a file that cannot be read or understood may stay so
 	}
 	records, err := p.list()
 	if err != nil {
@@ -180,10 +187,19 @@ func (p Projects) begin(d *os.File, bytes int64) error {
 			}
 		}
 	}
-	for id := uint32(firstID); id < firstID+maxTries; id++ {
+	next := uint32(firstID)
+	for try := range 2 * maxTries {
+		for taken[next] {
+			next++
+		}
+		id := next
+		if try >= maxTries {
+			id = firstID + rand.Uint32N(lastID-firstID+1)
+		}
 		if taken[id] {
 			continue
 		}
+		taken[id] = true
 		if done, err := p.take(d, id, bytes); done || err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package projectquota_test
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"maps"
@@ -46,14 +47,20 @@ func (d *disk) limit(p projectquota.Projects, dir string, bytes int64) {
 	testtool.Must(d.t, p.Limit(dir, bytes))
 }
 
-// project is the one that a directory hands on.
-func (d *disk) project(dir string) uint32 {
+func (d *disk) has(dir string) projectquota.Project {
 	d.t.Helper()
 	f, err := os.Open(dir)
 	testtool.Must(d.t, err)
 	defer f.Close()
 	has, err := d.fs.Project(f)
 	testtool.Must(d.t, err)
+	return has
+}
+
+// project is the one that a directory hands on.
+func (d *disk) project(dir string) uint32 {
+	d.t.Helper()
+	has := d.has(dir)
 	if !has.Inherits && has.ID != 0 {
 		d.t.Errorf("%s does not hand project %d on", dir, has.ID)
 	}
@@ -224,29 +231,148 @@ func TestChangedProject(t *testing.T) {
 	d.wantLimits(map[uint32]int64{d.project(b): 2048})
 }
 
-// Two agents take the same number between each other's calls. In the end no number has two
-// directories.
+// usedFrom is a disk on which somebody has files of every number from one to another.
+type usedFrom struct {
+	*fakequota.FileSystem
+	from, to uint32
+	asked    int
+}
+
+func (u *usedFrom) Usage(dir *os.File, id uint32) (projectquota.Usage, error) {
+	if u.asked++; u.from <= id && id <= u.to {
+		return projectquota.Usage{Inodes: 1}, nil
+	}
+	return u.FileSystem.Usage(dir, id)
+}
+
+// Whoever has files may give them any project, and so keep many numbers from being taken. Not all.
+func TestHostileNumbers(t *testing.T) {
+	d := newDisk(t)
+	used := &usedFrom{FileSystem: d.fs, from: first, to: first + 1<<16}
+	d.ours.Kernel = used
+	for _, name := range []string{"a", "b"} {
+		dir := d.mkdir(name)
+		used.asked = 0
+		d.limit(d.ours, dir, 1024)
+		if id := d.project(dir); id <= used.to || used.asked > 150 {
+			t.Errorf("project %d after %d questions", id, used.asked)
+		}
+	}
+	if len(d.limits()) != 2 {
+		t.Errorf("limits %v", d.limits())
+	}
+	used.to, used.asked = 1<<32-1, 0
+	d.wantUnenforced(d.ours.Limit(d.mkdir("c"), 1024), projectquota.ErrNoneFree)
+	if used.asked > 150 {
+		t.Errorf("%d questions where no number is free", used.asked)
+	}
+}
+
+// unnamed is a disk of a node whose names of projects cannot be read.
+type unnamed struct{ *fakequota.FileSystem }
+
+func (unnamed) Named() (map[uint32]bool, error) { return nil, bufio.ErrTooLong }
+
+func TestNamesCannotBeRead(t *testing.T) {
+	d := newDisk(t)
+	d.ours.Kernel = unnamed{d.fs}
+	d.wantUnenforced(d.ours.Limit(d.mkdir("a"), 1024), bufio.ErrTooLong)
+}
+
+// Two agents take the same number between each other's calls: the other begins at a call of
+// ours, stops at a call of its own until we are done, and goes on. In the end no number has
+// two directories.
 func TestTwoAgentsAtOnce(t *testing.T) {
-	for step := range 6 {
-		d := newDisk(t)
-		a, b := d.mkdir("a"), d.mkdir("b")
-		calls := 0
-		d.fs.Before = func(string, uint32) error {
-			if calls++; calls == step+1 {
-				d.limit(d.other, b, 2048)
-			}
+	const calls = 7 // if nobody is in the way
+	for begin := 1; begin <= calls; begin++ {
+		for stop := 1; stop <= calls+1; stop++ {
+			twoAgents(t, begin, stop)
+		}
+	}
+}
+
+func twoAgents(t *testing.T, begin, stop int) {
+	t.Helper()
+	d := newDisk(t)
+	a, b := d.mkdir("a"), d.mkdir("b")
+	stopped, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	theirs := 0
+	d.other.Kernel = &fakequota.FileSystem{Root: d.fs.Root, State: d.fs.State, Before: func(string, uint32) error {
+		if theirs++; theirs == stop {
+			close(stopped)
+			<-goOn
+		}
+		return nil
+	}}
+	ours := 0
+	d.fs.Before = func(string, uint32) error {
+		if ours++; ours != begin {
 			return nil
 		}
-		d.limit(d.ours, a, 1024)
-		if calls <= step {
-			t.Fatalf("only %d calls", calls)
+		go func() {
+			ended <- d.other.Limit(b, 2048)
+			if theirs < stop {
+				close(stopped)
+			}
+		}()
+		<-stopped
+		return nil
+	}
+	d.limit(d.ours, a, 1024)
+	close(goOn)
+	if ours < begin {
+		t.Fatalf("only %d calls", ours)
+	}
+	testtool.Must(t, <-ended)
+	if one, two := d.project(a), d.project(b); one == two || d.limits()[one] != 1024 || d.limits()[two] != 2048 || len(d.limits()) != 2 {
+		t.Errorf("begun at call %d, stopped at %d: projects %d and %d, limits %v", begin, stop, one, two, d.limits())
+	}
+	d.fs.Before = nil
+	d.other.Kernel = d.fs
+	d.remove(d.ours, a)
+	d.remove(d.other, b)
+	d.wantLimits(nil)
+}
+
+// An agent is killed after its directory got a number that another agent took in the same moment.
+func TestKilledWithAnothersNumber(t *testing.T) {
+	d := newDisk(t)
+	a, b := d.mkdir("a"), d.mkdir("b")
+	other := projectquota.Projects{Records: d.other.Records, Kernel: &fakequota.FileSystem{Root: d.fs.Root, State: d.fs.State}}
+	killed := false
+	d.fs.Before = func(op string, id uint32) error {
+		if killed {
+			return unix.EIO
 		}
-		if one, two := d.project(a), d.project(b); one == two || d.limits()[one] != 1024 || d.limits()[two] != 2048 || len(d.limits()) != 2 {
-			t.Errorf("step %d: projects %d and %d, limits %v", step, one, two, d.limits())
+		if killed = op == "SetProject"; killed {
+			d.limit(other, b, 2048)
 		}
-		d.remove(d.ours, a)
-		d.remove(d.other, b)
-		d.wantLimits(nil)
+		return nil
+	}
+	if err := d.ours.Limit(a, 1024); !errors.Is(err, unix.EIO) {
+		t.Fatal(err)
+	}
+	d.fs.Before = nil
+	if has := d.has(a); has != (projectquota.Project{ID: d.project(b)}) {
+		t.Fatalf("it was left with %+v", has)
+	}
+	d.limit(d.ours, a, 1024)
+	d.wantLimits(map[uint32]int64{d.project(a): 1024, d.project(b): 2048})
+}
+
+// A directory with files gets back what its owner took from it.
+func TestNoLongerHandedOn(t *testing.T) {
+	d := newDisk(t)
+	dir := d.mkdir("a")
+	d.limit(d.ours, dir, 1024)
+	testtool.WriteFile(t, "data", dir, "file")
+	f, err := os.Open(dir)
+	testtool.Must(t, err)
+	defer f.Close()
+	testtool.Must(t, d.fs.SetProject(f, projectquota.Project{ID: first}))
+	d.limit(d.ours, dir, 1024)
+	if got := d.project(dir); got != first {
+		t.Errorf("it has project %d", got)
 	}
 }
 

@@ -50,6 +50,7 @@ func TestProjectQuotasInAMachine(t *testing.T) {
 				d.testReboot()
 				d.testOwner()
 				d.testSharedProject()
+				d.testOccupiedNumbers()
 				d.testKills()
 				d.testWithoutQuotas()
 			})
@@ -236,6 +237,22 @@ func (d *quotaDisk) testSharedProject() {
 	if use := d.usage(77); use.Limit != 16<<20 {
 		d.t.Errorf("%s: afterwards the project has %+v", d.fsType, use)
 	}
+	d.wantUnused()
+}
+
+// A stranger has files of all the numbers that are tried first.
+func (d *quotaDisk) testOccupiedNumbers() {
+	strangers := testtool.MkdirAll(d.t, d.root, "strangers")
+	for id := range uint32(100) {
+		f, err := os.Create(filepath.Join(strangers, fmt.Sprint(id)))
+		testtool.Must(d.t, err)
+		testtool.Must(d.t, errors.Join(projectquota.System{}.SetProject(f, projectquota.Project{ID: 1<<30 + id}), f.Close()))
+	}
+	pod := fakehost.Pod("web")
+	m, p := d.setUp(pod, "1Mi")
+	d.wantFull(d.fill(filepath.Join(m.GetPath(), "big"), 2))
+	tearDown(d.t, p, pod)
+	testtool.Must(d.t, os.RemoveAll(strangers))
 	d.wantUnused()
 }
 
