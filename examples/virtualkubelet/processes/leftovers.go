@@ -35,9 +35,13 @@ func (l *leftovers) file(pod types.UID, container string) string {
 	return filepath.Join(l.dir, string(pod), container+suffix)
 }
 
-// note remembers the process that runs for a container.
+// note remembers the process that runs for a container. One that has ended already leaves
+// nothing to end: it has run, and is not started again for that.
 func (l *leftovers) note(pod types.UID, container string, pid int) error {
 	began, err := beginning(pid)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

@@ -55,3 +55,18 @@ func TestLeftovers(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A process that has ended before it could be noted has run all the same.
+func TestEndedProcessesAreNotNoted(t *testing.T) {
+	left, err := newLeftovers(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const ended = 1 << 30 // more than any process has
+	if err := left.note("pod", "short", ended); err != nil {
+		t.Error(err)
+	}
+	if pods, err := left.pods(); err != nil || len(pods) > 0 {
+		t.Errorf("noted are %q, %v", pods, err)
+	}
+}
