@@ -20,6 +20,7 @@
 //     They are served where --tls-cert-file, --tls-private-key-file and --client-ca-file
 //     are given, and only with a container runtime.
 //   - Package csidrivers adds the volumes of CSI drivers (--csi).
+//   - Image volumes are pulled by the node, with the pods' secrets and --registry-config.
 //   - eviction.go ends pods that take more of the node's disk than they may.
 //   - node.go puts them together.
 //
@@ -112,6 +113,11 @@ func (c *config) flags(set *flag.FlagSet) (kubeconfig *string) {
 	set.StringVar(&c.rootDir, "root-dir", "", "the root directory of the volumes; empty: below --dir")
 	set.BoolVar(&c.adopt, "adopt", false, "take the node over from a kubelet that does not run any more: the pods that it has left in the runtime, and the volumes below --root-dir")
 	set.BoolVar(&c.csi, "csi", false, "mount the volumes of CSI drivers, which register themselves below plugins_registry of the root directory")
+	set.StringVar(&c.images.DockerConfig, "registry-config", "", "a file with the node's credentials for registries, such as /root/.docker/config.json, by which image volumes are pulled; empty: the pods' own secrets alone")
+	set.Func("insecure-registry", "the `host` or host:port of a registry that image volumes reach without TLS; may be repeated", func(host string) error {
+		c.images.PlainHTTP = append(c.images.PlainHTTP, host)
+		return nil
+	})
 	set.StringVar(&c.cgroupDriver, "cgroup-driver", "", "the driver of a kubelet that may take the node back, cgroupfs or systemd: pods are in its cgroups; empty: they are where the runtime puts them")
 	set.StringVar(&c.certFile, "tls-cert-file", "", "the certificate of the kubelet's endpoints (logs, exec); empty: there are none")
 	set.StringVar(&c.keyFile, "tls-private-key-file", "", "the key of that certificate")

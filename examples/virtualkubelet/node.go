@@ -34,6 +34,7 @@ import (
 	"github.com/podvol/podvol/examples/virtualkubelet/processes"
 	"github.com/podvol/podvol/examples/virtualkubelet/staticpods"
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/volume/plugins/image"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -60,6 +61,7 @@ type config struct {
 	// The kubelet's endpoints; without a certificate there are none.
 	certFile, keyFile, clientCAFile string
 	port                            int
+	images                          image.Config    // how images are pulled for volumes
 	mounter                         mount.Interface // nil: the machine's
 	log                             *slog.Logger
 	pause                           time.Duration // before a container's second restart
@@ -101,7 +103,8 @@ func run(ctx context.Context, c config) error {
 			return err
 		}
 	}
-	volumes, err := newVolumes(c.root(), c.name, c.api, pods.Informer(), events, lives, csi, c.mounter, c.adopt, c.log)
+	c.images.Logger = c.log
+	volumes, err := newVolumes(c.root(), c.name, c.api, pods.Informer(), events, lives, csi, c.images, c.mounter, c.adopt, c.log)
 	if err != nil {
 		return err
 	}

@@ -107,7 +107,8 @@ type Request struct {
 }
 
 // Runtime is an agent's container runtime that has images. Its methods are called for
-// several volumes at once, for each one after the other.
+// several volumes at once, for each one after the other. CRI alone cannot be one: its PullImage
+// gives no files, and its runtimes mount images only into containers that they create.
 type Runtime interface {
 	// PullImage pulls the image by the policy if need be. It returns the directory that
 	// shows the image's files, and the image's name with its digest. The directory stays
