@@ -1,6 +1,6 @@
-// Package diskmount formats, mounts and grows disks of the node, for the plugins whose volumes
-// are disks: local, iscsi and rbd. A disk is mounted once, at a place of the plugin's, and bound into
-// pods from there.
+// Package diskmount formats, mounts, binds and grows disks of the node, for the plugins that have
+// disks: local, iscsi, rbd and flexvolume. A disk is mounted once, at a place of the plugin's, and
+// bound into pods from there.
 package diskmount
 
 import (
@@ -14,7 +14,9 @@ import (
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/fsgroup"
 	"github.com/podvol/podvol/volume/internal/podmount"
+	"github.com/podvol/podvol/volume/meter"
 	"github.com/podvol/podvol/volume/selinux"
 )
 
@@ -30,7 +32,9 @@ type Disks struct {
 	// Formats replaces this node's; it is set before the first call.
 	Formats Formatter
 
-	once sync.Once
+	once  sync.Once
+	meter meter.Meter
+	owner fsgroup.Setter
 }
 
 func (d *Disks) formatter(m mount.Interface) Formatter {

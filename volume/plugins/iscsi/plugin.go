@@ -29,7 +29,6 @@ import (
 	"context"
 	"log/slog"
 	"path/filepath"
-	"strings"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -37,14 +36,11 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/format"
-	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/fsgroup"
 	"github.com/podvol/podvol/volume/internal/diskmount"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
-	"github.com/podvol/podvol/volume/meter"
 	"github.com/podvol/podvol/volume/plugins/iscsi/internal/openiscsi"
 	"github.com/podvol/podvol/volume/selinux"
 	"github.com/podvol/podvol/volume/volumesource"
@@ -95,8 +91,6 @@ func newPlugin(hands initiator, formats diskmount.Formatter, lockDir string) *pl
 type plugin struct {
 	pluginbase.Kind[source]
 	initiator initiator
-	meter     meter.Meter
-	owner     fsgroup.Setter
 	disks     diskmount.Disks
 	// targets are those that are being logged in to, or out of, here; lockDir has those of all
 	// programs.
@@ -157,7 +151,13 @@ func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 		if err != nil {
 			return nil, err
 		}
-		return &mounter{bound: bound{pv, p}, source: s, namespace: pod.Namespace}, nil
+		m := &diskmount.Mounter{Volume: diskmount.Volume{PodVolume: pv, Disks: &p.disks}, Device: p.devicePath(s), Subject: s.volumeName(), ReadOnly: s.readOnly}
+		if s.waitsForPod() {
+			m.MountDevice = func(ctx context.Context, device string, args volume.DeviceMounterArgs) error {
+				return p.mountDevice(ctx, s, pv.Name, device, pod.Namespace, args)
+			}
+		}
+		return m, nil
 	})
 }
 
@@ -166,7 +166,7 @@ func (p *plugin) NewUnmounter(volumeName string, podUID types.UID) (volume.Unmou
 	if err != nil {
 		return nil, err
 	}
-	return &unmounter{bound{pv, p}}, nil
+	return &diskmount.Volume{PodVolume: pv, Disks: &p.disks}, nil
 }
 
 // ConstructVolumeSpec finds the mount of the device that is bound at volumePath, and reads
@@ -177,7 +177,7 @@ func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath s
 	pv.Name = volumeName
 	pv.Spec.VolumeMode = new(v1.PersistentVolumeFilesystem)
 	pv.Spec.ISCSI = &v1.ISCSIPersistentVolumeSource{}
-	at, bind, err := p.deviceMountOf(volumePath)
+	at, bind, err := diskmount.DeviceOf(p.Host.GetMounter(), volumePath, filepath.Join(p.Host.GetPluginDir(PluginName), "iface-"))
 	if err != nil {
 		return volume.ReconstructedVolume{}, err
 	}
@@ -185,23 +185,6 @@ func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath s
 		pv.Spec.ISCSI = of.spec(volumeName)
 	}
 	return volume.ReconstructedVolume{Spec: volume.NewSpecFromPersistentVolume(pv, bind.ReadOnly()), SELinuxMountContext: selinux.MountOption(bind.SuperOptions)}, nil
-}
-
-// deviceMountOf returns where the device is mounted that is bound at dir; empty: it is not
-// known.
-func (p *plugin) deviceMountOf(dir string) (path string, bind mount.Entry, err error) {
-	mounts := table.Of(p.Host.GetMounter())
-	bind, mounted, err := mounts.At(dir)
-	if err != nil || !mounted {
-		return "", bind, err
-	}
-	all, err := mounts.ByDevice(bind.Device)
-	for _, e := range all {
-		if e.Root == bind.Root && strings.HasPrefix(e.Target, filepath.Join(p.Host.GetPluginDir(PluginName), "iface-")) {
-			path = e.Target
-		}
-	}
-	return path, bind, err
 }
 
 func failed(op, name string, err error) error {

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
@@ -218,4 +220,9 @@ func chapOf(secret *v1.Secret) (*openiscsi.CHAP, error) {
 		return nil, volume.Invalid("iscsi.secretRef", "names secret %s/%s, which lacks %susername or %spassword", secret.Namespace, secret.Name, keyPrefix, keyPrefix)
 	}
 	return &c, nil
+}
+
+// isCHAPText reports whether a line of open-iscsi's records can hold a value.
+func isCHAPText(s string) bool {
+	return len(s) <= maxCHAP && strings.TrimSpace(s) == s && !strings.ContainsFunc(s, unicode.IsControl)
 }

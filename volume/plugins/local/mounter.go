@@ -12,24 +12,14 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/diskmount"
 	"github.com/podvol/podvol/volume/internal/hostfiles"
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
 
-// bound is what mounter and unmounter have in common.
-type bound struct {
-	volume.PodVolume
-	plugin *plugin
-}
-
-// GetMetrics returns the metrics of the directory's file system.
-func (b *bound) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
-	metrics, err := podmount.Metrics(ctx, b.Host.GetMounter(), &b.plugin.meter, b.GetPath())
-	return metrics, b.Error("GetMetrics", err)
-}
-
 type mounter struct {
-	bound
+	diskmount.Volume
+	plugin  *plugin
 	pod     *v1.Pod
 	pv      *v1.PersistentVolume // only read
 	path    string
@@ -120,14 +110,4 @@ func (p *plugin) stat(ctx context.Context, path string) (fs.FileInfo, error) {
 		return nil, fmt.Errorf("local.path %q: %w", path, err)
 	}
 	return info, nil
-}
-
-type unmounter struct{ bound }
-
-func (u *unmounter) TearDown(ctx context.Context) error { return u.TearDownAt(ctx, u.GetPath()) }
-
-// TearDownAt never forces and never detaches: the volume may be on a block
-// device, whose file system would live on unseen.
-func (u *unmounter) TearDownAt(ctx context.Context, dir string) error {
-	return u.Error("TearDown", podmount.TearDown(ctx, u.Host.GetMounter(), dir, mount.UnmountOptions{}))
 }

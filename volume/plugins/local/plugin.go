@@ -27,7 +27,6 @@ import (
 	"github.com/podvol/podvol/volume/internal/diskmount"
 	"github.com/podvol/podvol/volume/internal/hostfiles"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
-	"github.com/podvol/podvol/volume/meter"
 	"github.com/podvol/podvol/volume/validation"
 	"github.com/podvol/podvol/volume/volumesource"
 )
@@ -47,7 +46,6 @@ type plugin struct {
 	pluginbase.Kind[v1.LocalVolumeSource]
 	config Config
 	files  hostfiles.Own
-	meter  meter.Meter
 	// owning are the volumes that are being given to a group and bound.
 	owning keylock.Map[string]
 	// cleaning and looking are calls that a disk may hang in, by path.
@@ -108,7 +106,7 @@ func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 		if err != nil {
 			return nil, err
 		}
-		return &mounter{bound: bound{pv, p}, pod: pod, pv: spec.PersistentVolume, path: source.Path, options: options}, nil
+		return &mounter{Volume: diskmount.Volume{PodVolume: pv, Disks: &p.disks}, plugin: p, pod: pod, pv: spec.PersistentVolume, path: source.Path, options: options}, nil
 	})
 }
 
@@ -117,7 +115,7 @@ func (p *plugin) NewUnmounter(volumeName string, podUID types.UID) (volume.Unmou
 	if err != nil {
 		return nil, err
 	}
-	return &unmounter{bound{pv, p}}, nil
+	return &diskmount.Volume{PodVolume: pv, Disks: &p.disks}, nil
 }
 
 // ConstructVolumeSpec finds the bound directory by the mount table. It is

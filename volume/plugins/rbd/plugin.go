@@ -26,21 +26,16 @@ import (
 	"context"
 	"net"
 	"path/filepath"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/mount"
-	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/fsgroup"
 	"github.com/podvol/podvol/volume/internal/ceph"
 	"github.com/podvol/podvol/volume/internal/diskmount"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
-	"github.com/podvol/podvol/volume/meter"
 	"github.com/podvol/podvol/volume/plugins/rbd/internal/krbd"
 	"github.com/podvol/podvol/volume/selinux"
 	"github.com/podvol/podvol/volume/volumesource"
@@ -88,8 +83,6 @@ type plugin struct {
 	config  Config
 	client  client
 	disks   diskmount.Disks
-	meter   meter.Meter
-	owner   fsgroup.Setter
 	images  keylock.Map[string]        // by the names of their directories
 	opening blockingcall.Group[string] // disks
 }
@@ -142,7 +135,13 @@ func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 		if err != nil {
 			return nil, err
 		}
-		return &mounter{bound: bound{pv, p}, source: s, namespace: pod.Namespace}, nil
+		m := &diskmount.Mounter{Volume: diskmount.Volume{PodVolume: pv, Disks: &p.disks}, Device: p.devicePath(s), Subject: s.volumeName(), ReadOnly: s.readOnly}
+		if s.key.IsInline {
+			m.MountDevice = func(ctx context.Context, device string, args volume.DeviceMounterArgs) error {
+				return p.mountDevice(ctx, s, device, pod.Namespace, args)
+			}
+		}
+		return m, nil
 	})
 }
 
@@ -151,13 +150,13 @@ func (p *plugin) NewUnmounter(volumeName string, podUID types.UID) (volume.Unmou
 	if err != nil {
 		return nil, err
 	}
-	return &unmounter{bound{pv, p}}, nil
+	return &diskmount.Volume{PodVolume: pv, Disks: &p.disks}, nil
 }
 
 // ConstructVolumeSpec finds the mount of the device that is bound at volumePath, and reads the
 // image from its record. It is never complete: options and secrets are not in it.
 func (p *plugin) ConstructVolumeSpec(_ context.Context, volumeName, volumePath string) (volume.ReconstructedVolume, error) {
-	at, bind, err := p.deviceMountOf(volumePath)
+	at, bind, err := diskmount.DeviceOf(p.Host.GetMounter(), volumePath, p.mountsDir()+string(filepath.Separator))
 	if err != nil {
 		return volume.ReconstructedVolume{}, err
 	}
@@ -183,22 +182,6 @@ func (p *plugin) constructed(volumeName, place string, mode v1.PersistentVolumeM
 		}
 	}
 	return volume.NewSpecFromPersistentVolume(pv, readOnly), nil
-}
-
-// deviceMountOf returns where the device is mounted that is bound at dir; empty: it is not known.
-func (p *plugin) deviceMountOf(dir string) (path string, bind mount.Entry, err error) {
-	mounts := table.Of(p.Host.GetMounter())
-	bind, mounted, err := mounts.At(dir)
-	if err != nil || !mounted {
-		return "", bind, err
-	}
-	all, err := mounts.ByDevice(bind.Device)
-	for _, e := range all {
-		if e.Root == bind.Root && strings.HasPrefix(e.Target, p.mountsDir()+string(filepath.Separator)) {
-			path = e.Target
-		}
-	}
-	return path, bind, err
 }
 
 func failed(op, name string, err error) error {
