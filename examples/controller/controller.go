@@ -146,7 +146,7 @@ func (c *controller) work(ctx context.Context) error {
 // external-attachers, those of plugins here.
 func (c *controller) attach(ctx context.Context, events attachdetach.EventRecorder) error {
 	attaching := attachdetach.New(attachdetach.Config{Objects: c.objects, Plugins: c.plugins, Events: events, Logger: c.log, DetachAfter: c.options.detachAfter,
-		Workers: c.options.workers, Translator: csitranslation.New(csitranslation.Config{})})
+		Workers: c.options.workers, Translator: csitranslation.New()})
 	c.attaching.Store(attaching)
 	attacher := attachdetach.NewAttacher(attachdetach.AttacherConfig{Objects: c.objects, Plugins: c.plugins, Logger: c.log})
 	ctx, cancel := context.WithCancel(ctx)

@@ -43,7 +43,7 @@ func TestTranslatedVolumesAreAttached(t *testing.T) {
 				w := newWorld(t, 1, "a")
 				w.stop()
 				w.agents["n0"].setOff(true)
-				w.config.Translator = csitranslation.New(csitranslation.Config{})
+				w.config.Translator = csitranslation.New()
 				pod := podOn("p", "n0", "a")
 				tc.change(w, pod)
 				w.create(pod)
@@ -109,7 +109,7 @@ func TestANodeThatDoesNotTranslateGetsNoTranslatedVolume(t *testing.T) {
 				w := newWorld(t, 1, "a")
 				w.stop()
 				w.agents["n0"].setOff(true)
-				w.config.Translator = csitranslation.New(csitranslation.Config{})
+				w.config.Translator = csitranslation.New()
 				if tc.node != nil {
 					w.create(tc.node)
 				}

@@ -67,7 +67,7 @@ func (m *machine) open() {
 	m.t.Helper()
 	drivers, err := controller.New(controller.Config{Drivers: map[string]string{ebsDriver: m.socket}})
 	m.must(err)
-	plugin := csitranslation.NewClaims(drivers, csitranslation.New(csitranslation.Config{}))
+	plugin := csitranslation.NewClaims(drivers, csitranslation.New())
 	m.cluster, err = embedded.Open(m.t.Context(), embedded.Config{Dir: filepath.Join(m.root, "claims"), NodeName: "node1",
 		Plugins: []volume.VolumePlugin{plugin}, Host: volume.Host{RootDir: m.root, Mounter: fakemount.New()}})
 	m.must(err)
@@ -157,7 +157,7 @@ func TestInTreeDiskOfSomebodyElseIsNotDeleted(t *testing.T) {
 	drivers, err := controller.New(controller.Config{Drivers: map[string]string{ebsDriver: m.socket}})
 	m.must(err)
 	t.Cleanup(func() { drivers.Close() })
-	plugin := csitranslation.NewClaims(drivers, csitranslation.New(csitranslation.Config{}))
+	plugin := csitranslation.NewClaims(drivers, csitranslation.New())
 	m.must(plugin.Init(&volume.Host{RootDir: t.TempDir(), NodeName: "node1"}))
 	foreign := made.DeepCopy()
 	delete(foreign.Annotations, "storage.kubernetes.io/csiProvisionerIdentity")

@@ -125,7 +125,7 @@ func claimed() v1.Volume {
 // processes that come after, with a translator or without.
 func TestNodeMountsInTreeVolumesThroughTheirDriver(t *testing.T) {
 	n := newNode(t)
-	translator := csitranslation.New(csitranslation.Config{})
+	translator := csitranslation.New()
 	m, stop := n.start(translator)
 	pod := podWith(disk("scratch", "disk"), claimed())
 	mounted, err := m.SetUpPod(t.Context(), pod)
@@ -181,7 +181,7 @@ func (cluster) GetVolumeAttachment(context.Context, string) (*storagev1.VolumeAt
 func TestNamesInUseAreTheDrivers(t *testing.T) {
 	n := newNode(t)
 	n.config.CSIDrivers, n.config.Attachments = cluster{}, cluster{}
-	translator := csitranslation.New(csitranslation.Config{})
+	translator := csitranslation.New()
 	m, stop := n.start(translator)
 	pod := podWith(disk("scratch", "disk"), claimed())
 	want := []v1.UniqueVolumeName{"kubernetes.io/csi/" + gceDriver + "^" + inlineHandle, "kubernetes.io/csi/" + gceDriver + "^" + claimHandle}
@@ -223,10 +223,9 @@ func TestNodeRefuses(t *testing.T) {
 		translator volume.Translator
 		says       string
 	}{
-		"a hostile disk":          {podWith(disk("scratch", "a/../b")), csitranslation.New(csitranslation.Config{}), "gcePersistentDisk.pdName"},
-		"one disk twice":          {podWith(disk("one", "disk"), disk("two", "disk")), csitranslation.New(csitranslation.Config{}), "name it once"},
-		"without a translator":    {podWith(disk("scratch", "disk")), nil, "Translator of volume/csitranslation"},
-		"a type that is off here": {podWith(v1.Volume{Name: "px", VolumeSource: v1.VolumeSource{PortworxVolume: &v1.PortworxVolumeSource{VolumeID: "p1"}}}), csitranslation.New(csitranslation.Config{}), "portworxVolume is not supported"},
+		"a hostile disk":       {podWith(disk("scratch", "a/../b")), csitranslation.New(), "gcePersistentDisk.pdName"},
+		"one disk twice":       {podWith(disk("one", "disk"), disk("two", "disk")), csitranslation.New(), "name it once"},
+		"without a translator": {podWith(disk("scratch", "disk")), nil, "Translator of volume/csitranslation"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
@@ -251,7 +250,7 @@ func TestPersistentVolumeWithTheNameOfADisk(t *testing.T) {
 	pv := n.objects[0].(*v1.PersistentVolume)
 	claim := n.objects[1].(*v1.PersistentVolumeClaim)
 	pv.Name, claim.Spec.VolumeName = gceDriver+"-disk", gceDriver+"-disk"
-	m, stop := n.start(csitranslation.New(csitranslation.Config{}))
+	m, stop := n.start(csitranslation.New())
 	defer stop()
 	_, err := m.SetUpPod(t.Context(), podWith(claimed(), disk("scratch", "disk")))
 	if _, invalid := errors.AsType[*volume.InvalidSpecError](err); !invalid {

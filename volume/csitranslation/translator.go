@@ -1,12 +1,12 @@
 // Package csitranslation turns volumes of the in-tree cloud plugins into volumes of the CSI
 // drivers that have taken these over, by Kubernetes' own tables (k8s.io/csi-translation-lib):
-// awsElasticBlockStore, azureDisk, azureFile, cinder, gcePersistentDisk, vsphereVolume, and
-// portworxVolume if that is asked for.
+// awsElasticBlockStore, azureDisk, azureFile, cinder, gcePersistentDisk, portworxVolume and
+// vsphereVolume.
 //
 // A [Translator] is given to the node's manager, which then treats such a volume, inline or a
 // PersistentVolume, as the driver's:
 //
-//	volumemanager.Config{Plugins: append(plugins.All(), csiPlugin), Translator: csitranslation.New(csitranslation.Config{})}
+//	volumemanager.Config{Plugins: append(plugins.All(), csiPlugin), Translator: csitranslation.New()}
 //
 // The API's objects stay as they are. A node tells the cluster which plugins it translates
 // ([Translator.MigratedPlugins], clusterhost.CSINodeConfig): kube-controller-manager and the
@@ -30,23 +30,16 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// Config says what is translated besides the usual.
-type Config struct {
-	// Portworx has portworxVolume translated, too, for its driver pxd.portworx.com.
-	Portworx bool
-}
-
 // Translator is a [volume.Translator], and translates storage classes, too. It is never changed.
 type Translator struct {
-	tables   lib.CSITranslator
-	portworx bool
+	tables lib.CSITranslator
 }
 
 var _ volume.Translator = (*Translator)(nil)
 
 // New returns a translator.
-func New(config Config) *Translator {
-	return &Translator{tables: lib.New(), portworx: config.Portworx}
+func New() *Translator {
+	return &Translator{tables: lib.New()}
 }
 
 // MigratedPlugins returns the names, sorted, of the in-tree plugins whose volumes are
@@ -54,10 +47,8 @@ func New(config Config) *Translator {
 func (t *Translator) MigratedPlugins() []string {
 	names := []string{
 		plugins.AWSEBSInTreePluginName, plugins.AzureDiskInTreePluginName, plugins.AzureFileInTreePluginName,
-		plugins.CinderInTreePluginName, plugins.GCEPDInTreePluginName, plugins.VSphereInTreePluginName,
-	}
-	if t.portworx {
-		names = append(names, plugins.PortworxVolumePluginName)
+		plugins.CinderInTreePluginName, plugins.GCEPDInTreePluginName, plugins.PortworxVolumePluginName,
+		plugins.VSphereInTreePluginName,
 	}
 	slices.Sort(names)
 	return names

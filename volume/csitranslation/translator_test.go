@@ -16,8 +16,6 @@ import (
 	"github.com/podvol/podvol/volume/csitranslation"
 )
 
-var all = csitranslation.Config{Portworx: true}
-
 func inline(source v1.VolumeSource) *volume.Spec {
 	return volume.NewSpecFromVolume(&v1.Volume{Name: "data", VolumeSource: source})
 }
@@ -65,14 +63,14 @@ func TestTranslate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			before := *tc.spec
 			before.Volume, before.PersistentVolume = before.Volume.DeepCopy(), before.PersistentVolume.DeepCopy()
-			got, err := csitranslation.New(all).Translate(tc.spec, "shop")
+			got, err := csitranslation.New().Translate(tc.spec, "shop")
 			if err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(&before, tc.spec); diff != "" {
 				t.Errorf("the argument was changed (-before +after):\n%s", diff)
 			}
-			translator, s := csitranslation.New(all), got.PersistentVolume.Spec.CSI
+			translator, s := csitranslation.New(), got.PersistentVolume.Spec.CSI
 			if plugin := translator.Plugin(tc.spec); translator.MigratedTo(plugin) != tc.driver {
 				t.Errorf("it is a volume of plugin %q", plugin)
 			}
@@ -97,14 +95,14 @@ func TestReadOnly(t *testing.T) {
 		{GCEPersistentDisk: &v1.GCEPersistentDiskVolumeSource{PDName: "disk", ReadOnly: true}},
 		{PortworxVolume: &v1.PortworxVolumeSource{VolumeID: "p1", ReadOnly: true}},
 	} {
-		got, err := csitranslation.New(all).Translate(inline(source), "shop")
+		got, err := csitranslation.New().Translate(inline(source), "shop")
 		if err != nil || !got.ReadOnly {
 			t.Errorf("%+v: %+v, %v", source, got, err)
 		}
 	}
 	spec := persistent(v1.PersistentVolumeSource{GCEPersistentDisk: &v1.GCEPersistentDiskVolumeSource{PDName: "disk"}})
 	spec.ReadOnly = true
-	if got, err := csitranslation.New(all).Translate(spec, ""); err != nil || !got.ReadOnly {
+	if got, err := csitranslation.New().Translate(spec, ""); err != nil || !got.ReadOnly {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -112,15 +110,13 @@ func TestReadOnly(t *testing.T) {
 // Whatever is no volume of a plugin that is translated stays the same spec.
 func TestLeftAsItIs(t *testing.T) {
 	for name, spec := range map[string]*volume.Spec{
-		"nothing":                   nil,
-		"an empty spec":             {},
-		"another type":              inline(v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}),
-		"CSI":                       persistent(v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}}),
-		"two sources":               inline(v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}, Cinder: &v1.CinderVolumeSource{VolumeID: "c1"}}),
-		"portworx, off by default":  inline(v1.VolumeSource{PortworxVolume: &v1.PortworxVolumeSource{VolumeID: "p1"}}),
-		"portworx, off, a claim's ": persistent(v1.PersistentVolumeSource{PortworxVolume: &v1.PortworxVolumeSource{VolumeID: "p1"}}),
+		"nothing":       nil,
+		"an empty spec": {},
+		"another type":  inline(v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}),
+		"CSI":           persistent(v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}}),
+		"two sources":   inline(v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}, Cinder: &v1.CinderVolumeSource{VolumeID: "c1"}}),
 	} {
-		translator := csitranslation.New(csitranslation.Config{})
+		translator := csitranslation.New()
 		if got, err := translator.Translate(spec, "shop"); got != spec || err != nil || translator.Plugin(spec) != "" {
 			t.Errorf("%s: %+v, %v, of plugin %q", name, got, err, translator.Plugin(spec))
 		}
@@ -167,7 +163,7 @@ func TestHostileVolumesAreRefused(t *testing.T) {
 		"vsphere":        inline(v1.VolumeSource{VsphereVolume: &v1.VsphereVirtualDiskVolumeSource{VolumePath: "[ds] ../d.vmdk/.."}}),
 		"vsphere, NUL":   persistent(v1.PersistentVolumeSource{VsphereVolume: &v1.VsphereVirtualDiskVolumeSource{VolumePath: "[ds] d\x00"}}),
 	} {
-		got, err := csitranslation.New(all).Translate(spec, "shop")
+		got, err := csitranslation.New().Translate(spec, "shop")
 		if _, invalid := errors.AsType[*volume.InvalidSpecError](err); !invalid {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
@@ -182,7 +178,7 @@ func FuzzHandleOfGCE(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, disk, zone string) {
 		spec := persistent(v1.PersistentVolumeSource{GCEPersistentDisk: &v1.GCEPersistentDiskVolumeSource{PDName: disk}}, labelled(v1.LabelTopologyZone, zone))
-		got, err := csitranslation.New(all).Translate(spec, "shop")
+		got, err := csitranslation.New().Translate(spec, "shop")
 		if err != nil {
 			return
 		}
@@ -194,26 +190,21 @@ func FuzzHandleOfGCE(f *testing.F) {
 }
 
 func TestMigratedPlugins(t *testing.T) {
-	want := []string{"kubernetes.io/aws-ebs", "kubernetes.io/azure-disk", "kubernetes.io/azure-file", "kubernetes.io/cinder", "kubernetes.io/gce-pd", "kubernetes.io/vsphere-volume"}
-	if got := csitranslation.New(csitranslation.Config{}).MigratedPlugins(); !slices.Equal(got, want) {
-		t.Errorf("usually: %q", got)
+	want := []string{"kubernetes.io/aws-ebs", "kubernetes.io/azure-disk", "kubernetes.io/azure-file", "kubernetes.io/cinder",
+		"kubernetes.io/gce-pd", "kubernetes.io/portworx-volume", "kubernetes.io/vsphere-volume"}
+	got := csitranslation.New()
+	if names := got.MigratedPlugins(); !slices.Equal(names, want) {
+		t.Errorf("migrated are %q", names)
 	}
-	got := csitranslation.New(all)
-	if names := got.MigratedPlugins(); !slices.Contains(names, "kubernetes.io/portworx-volume") || len(names) != len(want)+1 || !slices.IsSorted(names) {
-		t.Errorf("with portworx: %q", names)
-	}
-	for plugin, driver := range map[string]string{"kubernetes.io/gce-pd": "pd.csi.storage.gke.io", "kubernetes.io/nfs": "", "": "", "pd.csi.storage.gke.io": ""} {
+	for plugin, driver := range map[string]string{"kubernetes.io/portworx-volume": "pxd.portworx.com", "kubernetes.io/gce-pd": "pd.csi.storage.gke.io", "kubernetes.io/nfs": "", "": "", "pd.csi.storage.gke.io": ""} {
 		if to := got.MigratedTo(plugin); to != driver {
 			t.Errorf("%s is migrated to %q", plugin, to)
 		}
 	}
-	if to := csitranslation.New(csitranslation.Config{}).MigratedTo("kubernetes.io/portworx-volume"); to != "" {
-		t.Errorf("portworx is migrated to %q", to)
-	}
 }
 
 func TestTranslateClass(t *testing.T) {
-	tr := csitranslation.New(csitranslation.Config{})
+	tr := csitranslation.New()
 	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: "kubernetes.io/gce-pd",
 		Parameters: map[string]string{"type": "pd-ssd", "fsType": "xfs", "zones": "us-east1-b,us-east1-c"}}
 	before := class.DeepCopy()
@@ -230,7 +221,7 @@ func TestTranslateClass(t *testing.T) {
 	}
 	for name, bad := range map[string]*storagev1.StorageClass{
 		"a driver's":     {Provisioner: "pd.csi.storage.gke.io"},
-		"portworx":       {Provisioner: "kubernetes.io/portworx-volume"},
+		"nfs":            {Provisioner: "kubernetes.io/nfs"},
 		"an empty zone":  {Provisioner: "kubernetes.io/aws-ebs", Parameters: map[string]string{"zones": "a,,b"}},
 		"a hostile zone": {Provisioner: "kubernetes.io/azure-disk", Parameters: map[string]string{"zone": "a/b"}},
 		"zone and topology": {Provisioner: "kubernetes.io/gce-pd", Parameters: map[string]string{"zone": "a"},
@@ -244,7 +235,7 @@ func TestTranslateClass(t *testing.T) {
 }
 
 func TestTranslateBack(t *testing.T) {
-	tr := csitranslation.New(csitranslation.Config{})
+	tr := csitranslation.New()
 	made := func(driver, handle string) *v1.PersistentVolume {
 		return persistent(v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: handle, FSType: "ext4"}}, func(pv *v1.PersistentVolume) {
 			pv.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{
@@ -292,14 +283,14 @@ func TestUsersOwnPluginTakesPrecedence(t *testing.T) {
 	if got, err := none.Translate(nil, spec, "shop"); got != spec || err != nil {
 		t.Errorf("without a translator: %+v, %v", got, err)
 	}
-	if _, err := none.Translate(csitranslation.New(all), spec, "shop"); err == nil || volume.IsUncertain(err) {
+	if _, err := none.Translate(csitranslation.New(), spec, "shop"); err == nil || volume.IsUncertain(err) {
 		t.Errorf("a hostile one: %v", err)
 	}
 	own, err := volume.NewVolumePluginMgr([]volume.VolumePlugin{cinder{}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := own.Translate(csitranslation.New(all), spec, "shop"); got != spec || err != nil {
+	if got, err := own.Translate(csitranslation.New(), spec, "shop"); got != spec || err != nil {
 		t.Errorf("with a plugin: %+v, %v", got, err)
 	}
 	if _, err := new(volume.VolumePluginMgr).FindPluginBySpec(spec); err == nil || !strings.Contains(err.Error(), "csitranslation") || !strings.Contains(err.Error(), "--csi-driver") {

@@ -187,7 +187,7 @@ func limitsPage(t *testing.T) string {
 
 // What is listed as translated is, inline and as a PersistentVolume.
 func TestWhatIsTranslated(t *testing.T) {
-	translator, inline := csitranslation.New(csitranslation.Config{Portworx: true}), reflect.TypeFor[v1.VolumeSource]()
+	translator, inline := csitranslation.New(), reflect.TypeFor[v1.VolumeSource]()
 	for _, f := range fates() {
 		for name := range strings.FieldsSeq(f.translated) {
 			spec := &volume.Spec{Volume: &v1.Volume{Name: "v"}}

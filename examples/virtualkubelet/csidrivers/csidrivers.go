@@ -37,7 +37,7 @@ func New(node string, api kubernetes.Interface, log *slog.Logger) (*Drivers, err
 	if err != nil {
 		return nil, err
 	}
-	translator := csitranslation.New(csitranslation.Config{})
+	translator := csitranslation.New()
 	config := clusterhost.CSINodeConfig{MigratedPlugins: translator.MigratedPlugins(), Logger: log}
 	return &Drivers{plugin: plugin, translator: translator, attachments: clusterhost.NewAttachments(api), node: clusterhost.NewCSINode(api, node, config),
 		known: informers.NewSharedInformerFactory(api, 0).Storage().V1().CSIDrivers().Informer()}, nil

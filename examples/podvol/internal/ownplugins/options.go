@@ -168,7 +168,7 @@ func (o *Options) ForClaims(ctx context.Context, log io.Writer) ([]volume.Volume
 		return nil, o.usage("%w", err)
 	}
 	keep(ctx, p)
-	return append(plugins, claimDrivers{csitranslation.NewClaims(p, o.translator()), p}), nil
+	return append(plugins, claimDrivers{csitranslation.NewClaims(p, csitranslation.New()), p}), nil
 }
 
 // claimDrivers makes volumes for claims, also those of in-tree types.
@@ -181,17 +181,12 @@ type claimDrivers struct {
 func (c claimDrivers) Drivers() []controller.DriverStatus { return c.drivers.Drivers() }
 
 // Translator turns in-tree volumes of CSI drivers, such as gcePersistentDisk, into these
-// drivers' volumes, and portworxVolume if its driver is named. nil: there are no drivers.
+// drivers' volumes. nil: there are no drivers.
 func (o *Options) Translator() volume.Translator {
 	if !o.hasDrivers() {
 		return nil
 	}
-	return o.translator()
-}
-
-func (o *Options) translator() *csitranslation.Translator {
-	named := func(d string) bool { return strings.HasPrefix(d, "pxd.portworx.com=") }
-	return csitranslation.New(csitranslation.Config{Portworx: slices.ContainsFunc(o.drivers, named)})
+	return csitranslation.New()
 }
 
 // NFS returns the NFS plugin under the policy; none without one, since the stock one

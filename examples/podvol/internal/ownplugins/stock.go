@@ -17,7 +17,7 @@ func Stock() []volume.VolumePlugin {
 	if err != nil {
 		return plugins.All(image.New(image.Config{}))
 	}
-	return plugins.All(image.New(image.Config{}), csitranslation.NewClaims(drivers, csitranslation.New(csitranslation.Config{Portworx: true})))
+	return plugins.All(image.New(image.Config{}), csitranslation.NewClaims(drivers, csitranslation.New()))
 }
 
 // DeletesStorage reports whether podvol deletes the storage of a volume once its claim has
