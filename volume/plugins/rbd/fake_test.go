@@ -30,6 +30,7 @@ type cluster struct {
 	mappings map[string]krbd.Device
 	requests []krbd.Request
 	refuse   error
+	unseen   error // is the next Find's
 	size     int64
 	added    func(context.Context) error // is called once an image is mapped; its error is Map's
 	isOpen   func(path string) bool
@@ -84,6 +85,10 @@ func (c *cluster) Map(ctx context.Context, r krbd.Request) (krbd.Device, error) 
 func (c *cluster) Find(token string) (krbd.Device, bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err := c.unseen; err != nil {
+		c.unseen = nil
+		return krbd.Device{}, false, err
+	}
 	d, ok := c.mappings[token]
 	if ok {
 		d.Size = c.size

@@ -229,6 +229,37 @@ func TestFailureAfterABoot(t *testing.T) {
 	b.wantGone()
 }
 
+// Whether an image is mapped cannot be told for a moment: a mapping that is there stays.
+func TestMappingThatCannotBeSeen(t *testing.T) {
+	unseen := errors.New("too many open files")
+	b := newBench(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	b.cluster.added = func(context.Context) error { cancel(); return errors.New("the process has ended") }
+	if err := b.mount(ctx, b.pv()); err == nil || b.cluster.mapped() != 1 {
+		t.Fatalf("mounted: %v, %d images are mapped", err, b.cluster.mapped())
+	}
+	b.restart()
+	b.cluster.added, b.cluster.unseen = nil, unseen
+	if err := b.mount(t.Context(), b.pv()); !errors.Is(err, unseen) || b.cluster.mapped() != 1 {
+		t.Errorf("mounted: %v, %d images are mapped", err, b.cluster.mapped())
+	}
+	b.must(b.mount(t.Context(), b.pv()), b.unmount(b.pv()))
+
+	s := b.pv(block)
+	m, err := b.plugin.NewBlockVolumeMapper(s, fakehost.Pod("a"))
+	b.must(err)
+	_, err = m.SetUpDevice(t.Context())
+	b.must(err)
+	b.cluster.unseen = unseen
+	if _, err := m.SetUpDevice(t.Context()); !errors.Is(err, unseen) || b.cluster.mapped() != 1 {
+		t.Errorf("set up: %v, %d images are mapped", err, b.cluster.mapped())
+	}
+	u, err := b.plugin.NewBlockVolumeUnmapper("pv", fakehost.Pod("a").UID)
+	path := filepath.Join(b.host.GetPluginDir(rbd.PluginName), "volumeDevices", filepath.Base(b.devicePath(s)))
+	b.must(err, u.TearDownDevice(t.Context(), path, ""))
+	b.wantGone()
+}
+
 // A failed mount leaves no mapping.
 func TestFailedMountUnmaps(t *testing.T) {
 	b := newBench(t)

@@ -148,7 +148,7 @@ func (a *attach) takeRecord(ctx context.Context, isBlock bool) error {
 	}
 	if ok && before.Block == isBlock && before.ReadOnly == a.source.deviceReadOnly && before.Key == before.markOf(a.source.key.User, a.key) {
 		_, mapped, err := a.plugin.client.Find(before.Token)
-		a.record, a.isNew = before, !mapped // as after a boot
+		a.record, a.isNew = before, err == nil && !mapped // as after a boot
 		return err
 	}
 	if ok {
