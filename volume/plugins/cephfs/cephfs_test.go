@@ -176,9 +176,20 @@ func TestHostileSourcesAreRefused(t *testing.T) {
 			wantInvalid(t, field+" "+string(rune('0'+i)), err, field)
 		}
 	}
-	for _, option := range []string{"name=other", "SECRET=hunter2", "secretfile=/x", "key=other", "mon_addr=10.0.0.9:6789", "bind", "loop"} {
+	for _, option := range []string{"noatime", "name=other", "SECRET=hunter2", "secretfile=/x", "key=other", "mon_addr=10.0.0.9:6789"} {
+		_, err := newNode(t, cephfs.Config{}).setUp(persistentOf(func(pv *v1.PersistentVolume) {
+			pv.Spec.MountOptions = []string{option}
+			pv.Spec.CephFS.SecretRef = &v1.SecretReference{Namespace: "default", Name: "ceph"}
+		}))
+		if option != "noatime" {
+			wantInvalid(t, option, err, "mountOptions")
+		} else if err != nil {
+			t.Errorf("option %s: %v", option, err)
+		}
+	}
+	for _, option := range []string{"bind", "loop"} {
 		_, err := newNode(t, cephfs.Config{}).setUp(persistentOf(func(pv *v1.PersistentVolume) { pv.Spec.MountOptions = []string{option} }))
-		if err == nil || volume.IsUncertain(err) || strings.Contains(err.Error(), "hunter2") {
+		if _, ok := errors.AsType[*mount.OptionError](err); !ok || volume.IsUncertain(err) {
 			t.Errorf("option %s: %v", option, err)
 		}
 	}
