@@ -76,7 +76,8 @@ type Config struct {
 	// UnusedBytes is how much is kept of layers that no pod's image has, and of the
 	// directories of images that no pod has, each of which counts as 4 KiB (4 GiB; less than
 	// 0: nothing), and UnusedFor for how long an image stays at least after its last use
-	// (2 minutes; less than 0: no time). Images are removed when a volume is torn down.
+	// (2 minutes; less than 0: no time). Images are removed when a volume is torn down, when
+	// the manager has begun to run, and while it runs when that time is over.
 	UnusedBytes int64
 	UnusedFor   time.Duration
 	// PullTimeout bounds one pull (2 hours); layers that are complete by then stay.
@@ -126,12 +127,14 @@ type Plugin struct {
 	runtime  Runtime
 	attempts attempts
 	making   sync.Once
-	kept     *store.Store // made by store, once
+	kept     *store.Store  // made by store, once
+	unused   chan struct{} // for Run: something unused has to go later
 }
 
 var (
 	_ volume.VolumePlugin    = (*Plugin)(nil)
 	_ volumesource.Describer = (*Plugin)(nil)
+	_ volume.RunningPlugin   = (*Plugin)(nil)
 )
 
 // New returns the plugin.
@@ -151,7 +154,7 @@ func New(config Config) *Plugin {
 	if config.Transport == nil {
 		config.Transport = registry.NewTransport()
 	}
-	p := &Plugin{config: config, runtime: config.Runtime, Kind: pluginbase.Kind[v1.ImageVolumeSource]{
+	p := &Plugin{config: config, runtime: config.Runtime, unused: make(chan struct{}, 1), Kind: pluginbase.Kind[v1.ImageVolumeSource]{
 		Name: PluginName, Field: "image", Inline: func(s *v1.VolumeSource) *v1.ImageVolumeSource { return s.Image },
 	}}
 	if p.runtime == nil {
@@ -160,12 +163,13 @@ func New(config Config) *Plugin {
 	return p
 }
 
-// store is the plugin's directory on the node. It is known once there is a host.
+// store is the plugin's directory on the node. It is known once there is a host. Run comes here,
+// too, while another manager may initialise the plugin.
 func (p *Plugin) store() *store.Store {
 	p.making.Do(func() {
 		c := p.config
 		p.kept = &store.Store{
-			Dir: p.Host.GetPluginDir(PluginName),
+			Dir: p.InitHost().GetPluginDir(PluginName),
 			Limits: store.Limits{Bytes: c.MaxBytes, Entries: c.MaxEntries, Layers: c.MaxLayers,
 				Reserve: int64(c.ReservePercent), UnusedBytes: c.UnusedBytes, UnusedFor: c.UnusedFor},
 			Mounted: p.mounted,
@@ -175,7 +179,7 @@ func (p *Plugin) store() *store.Store {
 }
 
 func (p *Plugin) mounted() ([]string, error) {
-	entries, err := table.Of(p.Host.GetMounter()).All()
+	entries, err := table.Of(p.InitHost().GetMounter()).All()
 	dirs := make([]string, 0, 2*len(entries))
 	for _, e := range entries {
 		dirs = append(dirs, e.Root, e.Source)

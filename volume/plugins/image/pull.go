@@ -28,20 +28,26 @@ type pull struct {
 
 func (p puller) PullImage(ctx context.Context, request Request) (dir, ref string, err error) {
 	if dir, ref, err = p.use(ctx, request); err != nil {
-		ctx = context.WithoutCancel(ctx)
-		if kept := p.store().Release(ctx, string(request.Pod.UID), request.Volume); kept != nil {
+		if kept := p.release(context.WithoutCancel(ctx), request.Pod.UID, request.Volume); kept != nil {
 			return "", "", errors.Join(err, kept)
 		}
-		p.collect(ctx)
 	}
 	return dir, ref, err
 }
 
-// collect removes what is over the budget. That it fails is no pod's failure.
-func (p puller) collect(ctx context.Context) {
-	if err := p.store().Collect(ctx); err != nil {
-		p.config.Logger.Warn("unused images are not removed", "error", err)
+// release ends the use of an image, and removes what is over the budget. What is too recent
+// for that is left to Run.
+func (p puller) release(ctx context.Context, podUID types.UID, name string) error {
+	if err := p.store().Release(ctx, string(podUID), name); err != nil {
+		return err
 	}
+	if !p.collect(ctx).IsZero() {
+		select {
+		case p.unused <- struct{}{}:
+		default: // Run is to look already
+		}
+	}
+	return nil
 }
 
 // use pulls the image, and records its use before anything can remove it.
@@ -66,11 +72,7 @@ func (p puller) use(ctx context.Context, request Request) (dir, ref string, err 
 
 func (p puller) ReleaseImage(ctx context.Context, podUID types.UID, name string) error {
 	p.attempts.forget(podUID)
-	if err := p.store().Release(ctx, string(podUID), name); err != nil {
-		return err
-	}
-	p.collect(ctx)
-	return nil
+	return p.release(ctx, podUID, name)
 }
 
 // platform is this node's.

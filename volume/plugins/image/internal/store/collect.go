@@ -25,38 +25,43 @@ import (
 // the rest of the unused ones fits into the budget: those first whose last use is longest
 // ago. Images that were used a short time ago stay, and so does everything where a record of
 // a use cannot be read. While a pull goes on, also in another process, it does nothing.
-func (s *Store) Collect(ctx context.Context) error {
+//
+// It returns when more can be removed, though nothing happens until then; zero: no more can.
+func (s *Store) Collect(ctx context.Context) (next time.Time, err error) {
 	lock, err := s.flock(unix.LOCK_EX | unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil
+		return time.Now().Add(busyPause), nil
 	}
 	if err != nil || lock == nil {
-		return err
+		return time.Time{}, err
 	}
 	defer filelock.Close(lock)
 	if err := s.sweep(ctx); err != nil {
-		return err
+		return time.Time{}, err
 	}
 	used, err := s.inUse()
 	if err != nil {
-		return err
+		return time.Time{}, err
 	}
 	all, err := s.images()
 	if err != nil {
-		return err
+		return time.Time{}, err
 	}
 	sizes, err := s.layers()
 	if err != nil {
-		return err
+		return time.Time{}, err
 	}
 	if err := s.incomplete(ctx, all, sizes, used); err != nil {
-		return err
+		return time.Time{}, err
 	}
-	if err := s.shrink(ctx, all, sizes, used); err != nil {
-		return err
+	if next, err = s.shrink(ctx, all, sizes, used); err != nil {
+		return time.Time{}, err
 	}
-	return s.removeEmpty()
+	return next, s.removeEmpty()
 }
+
+// busyPause is when to look again whether a pull still goes on.
+const busyPause = time.Minute
 
 // removeEmpty removes the store's directories, and the one above, if there is nothing in
 // them.
@@ -163,8 +168,9 @@ func (s *Store) remove(ctx context.Context, kind, name string) error {
 const directoryBytes = 4096
 
 // shrink removes unused images until the unused layers, and the trees of unused images, fit into
-// the budget.
-func (s *Store) shrink(ctx context.Context, all []Image, sizes map[string]layers.Layer, used map[string]bool) error {
+// the budget. It returns when the first of those is old enough that were used too short a time
+// ago.
+func (s *Store) shrink(ctx context.Context, all []Image, sizes map[string]layers.Layer, used map[string]bool) (next time.Time, err error) {
 	holders := make(map[string]int, len(sizes)) // images by layer
 	needed := make(map[string]bool)
 	for _, i := range all {
@@ -184,10 +190,18 @@ func (s *Store) shrink(ctx context.Context, all []Image, sizes map[string]layers
 		unused -= sizes[key].Bytes
 		return s.remove(ctx, "layers", key)
 	}
+	isRecent := func(used time.Time) bool {
+		due := used.Add(s.Limits.UnusedFor)
+		recent := s.isRecent(used)
+		if recent && (next.IsZero() || due.Before(next)) {
+			next = due
+		}
+		return recent
+	}
 	for key := range sizes { // of pulls that came to no end
-		if holders[key] == 0 && !fits() && s.isOld(key) {
+		if holders[key] == 0 && !fits() && !isRecent(s.completedAt(key)) {
 			if err := drop(key); err != nil {
-				return err
+				return next, err
 			}
 		}
 	}
@@ -196,24 +210,24 @@ func (s *Store) shrink(ctx context.Context, all []Image, sizes map[string]layers
 	})
 	for _, i := range all {
 		if fits() {
-			return nil
+			break
 		}
-		if used[i.Digest] || s.isRecent(i.LastUsed) {
+		if used[i.Digest] || isRecent(i.LastUsed) {
 			continue
 		}
 		if err := s.remove(ctx, "images", oci.Hex(i.Digest)); err != nil {
-			return err
+			return next, err
 		}
 		unused -= i.Directories * directoryBytes
 		for key := range keysOf(i) {
 			if holders[key]--; holders[key] == 0 {
 				if err := drop(key); err != nil {
-					return err
+					return next, err
 				}
 			}
 		}
 	}
-	return nil
+	return next, nil
 }
 
 func unusedTrees(all []Image, used map[string]bool) (bytes int64) {
@@ -233,9 +247,13 @@ func keysOf(i Image) map[string]bool {
 	return keys
 }
 
-func (s *Store) isOld(key string) bool {
+// completedAt is when a layer was complete; one without its record counts as completed just now.
+func (s *Store) completedAt(key string) time.Time {
 	info, err := os.Stat(s.record("layers", key))
-	return err == nil && !s.isRecent(info.ModTime())
+	if err != nil {
+		return time.Now()
+	}
+	return info.ModTime()
 }
 
 // isRecent reports whether something was used too short a time ago to be removed. A time that

@@ -54,7 +54,7 @@ func TestUnusedTreesCount(t *testing.T) {
 			t.Fatal(err)
 		}
 		tree := s.pullOther(t, st)
-		if err := st.Collect(t.Context()); err != nil {
+		if _, err := st.Collect(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := os.Stat(filepath.Join(tree, "a/b")); (err == nil) != stays {
@@ -71,7 +71,7 @@ func TestEmptyImagesGo(t *testing.T) {
 	images.WriteLayout(t, s.layout().Dir, "r.test")
 	st := s.open()
 	s.pullOther(t, st)
-	if err := st.Collect(t.Context()); err != nil {
+	if _, err := st.Collect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(s.root()); err == nil {
@@ -85,14 +85,14 @@ func TestTimesToCome(t *testing.T) {
 	st := s.open()
 	st.Limits.UnusedFor = time.Hour
 	tree := s.pullOther(t, st)
-	if err := st.Collect(t.Context()); err != nil {
+	if _, err := st.Collect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(tree); err != nil {
 		t.Errorf("soon after its use: %v", err)
 	}
 	synctest.Test(t, func(t *testing.T) { // where it is the year 2000
-		if err := st.Collect(t.Context()); err != nil {
+		if _, err := st.Collect(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -109,11 +109,36 @@ func TestMountedBySubPath(t *testing.T) {
 		st := s.open()
 		tree := s.pullOther(t, st)
 		st.Mounted = func() ([]string, error) { return []string{"/srv/images/x", tree + below}, nil }
-		if err := st.Collect(t.Context()); err != nil {
+		if _, err := st.Collect(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := os.Stat(tree); err != nil {
 			t.Errorf("mounted with %q: %v", below, err)
 		}
 	}
+}
+
+// While a pull goes on nothing is removed, and it is looked again soon.
+func TestPullsAreNotDisturbed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := site(t.TempDir())
+		st := s.open()
+		unlock, err := st.Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		making := filepath.Join(st.Dir, "tmp", "layers-1")
+		if err := os.Mkdir(making, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		next, err := st.Collect(t.Context())
+		if _, gone := os.Stat(making); err != nil || gone != nil || time.Until(next) != time.Minute {
+			t.Errorf("during a pull: %v, %v, next at %v", err, gone, next)
+		}
+		unlock()
+		next, err = st.Collect(t.Context())
+		if _, gone := os.Stat(making); err != nil || gone == nil || !next.IsZero() {
+			t.Errorf("after the pull: %v, it is there: %v, next at %v", err, gone == nil, next)
+		}
+	})
 }

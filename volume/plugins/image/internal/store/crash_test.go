@@ -56,7 +56,9 @@ func (s site) use(ctx context.Context, st *store.Store) (store.Image, error) {
 }
 
 func (s site) release(ctx context.Context, st *store.Store) error {
-	return errors.Join(st.Release(ctx, "uid", "v"), st.Collect(ctx))
+	released := st.Release(ctx, "uid", "v")
+	_, err := st.Collect(ctx)
+	return errors.Join(released, err)
 }
 
 // TestCrashScenario is what TestKilledAtEverySystemCall starts.
