@@ -71,6 +71,23 @@ func TestPullSecrets(t *testing.T) {
 	}
 }
 
+// Secrets are those of the pod's namespace: others may have the same name.
+func TestSecretsOfTheNamespace(t *testing.T) {
+	n := newNode(t, image.Config{})
+	n.registry.User, n.registry.Password = "robot", "hunter2"
+	n.registry.Add("web:1", file("f", "1"))
+	opens, refused := pullSecret("registry", n.at, "robot", "hunter2"), pullSecret("registry", n.at, "robot", "guess")
+	opens.Namespace, refused.Namespace = "shop", "default"
+	n.Add(opens, refused)
+	for _, s := range []*v1.Secret{refused, opens} {
+		pod := fakehost.Pod("of-" + s.Namespace)
+		pod.Namespace, pod.Spec.ImagePullSecrets = s.Namespace, []v1.LocalObjectReference{{Name: s.Name}}
+		if _, err := n.setUp(t.Context(), pod, "v", n.at+"/web:1", ""); (err == nil) != (s == opens) {
+			t.Errorf("namespace %s: %v", s.Namespace, err)
+		}
+	}
+}
+
 // An image that came by one pod's secret is not shown to a pod without, though it is on the
 // node.
 func TestPrivateImagesStayPrivate(t *testing.T) {
