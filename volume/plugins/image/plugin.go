@@ -188,8 +188,11 @@ func (p *Plugin) mounted() ([]string, error) {
 }
 
 // ImageRefs returns the names, with digests, of the images that a pod's volumes show, by the
-// volumes' names: the imageRef of the volumes' status (Kubernetes 1.35). It knows those
-// that this plugin has pulled, also in a process before.
+// volumes' names. It knows those that this plugin has pulled, also in a process before.
+//
+// A kubelet with the feature ImageVolumeWithDigest (KEP-5365) has them in the pod's
+// status.containerStatuses[].volumeMounts[].volumeStatus.image.imageRef, which the API has
+// since v0.36.
 func (p *Plugin) ImageRefs(podUID types.UID) (map[string]string, error) {
 	return p.store().UsedBy(string(podUID))
 }
