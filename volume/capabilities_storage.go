@@ -73,6 +73,10 @@ type VolumeOptions struct {
 	// driver; nil: the claim has none. A plugin that knows no attributes refuses
 	// it. It must not be changed.
 	VolumeAttributesClass *storagev1.VolumeAttributesClass
+	// Check says whether the caller can use a volume as its CSI driver has made it; nil: it can
+	// use any. What it refuses is deleted again (csi/controller). Other plugins' volumes have
+	// nothing to be checked, and they do not call it.
+	Check func(*v1.PersistentVolume) error
 }
 
 // ProvisionableVolumePlugin is implemented by plugins that can make storage.

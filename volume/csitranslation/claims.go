@@ -2,7 +2,7 @@ package csitranslation
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"maps"
 
 	v1 "k8s.io/api/core/v1"
@@ -134,6 +134,10 @@ func (c *Claims) newProvisioner(options volume.VolumeOptions, by func(volume.Vol
 		return nil, err
 	}
 	options.Provisioner, options.Parameters = translated.Provisioner, translated.Parameters
+	options.Check = func(made *v1.PersistentVolume) error {
+		_, err := c.translator.TranslateBack(made)
+		return err
+	}
 	p.driver, err = by(options)
 	return p, err
 }
@@ -145,8 +149,8 @@ type provisioner struct {
 	driver     volume.Provisioner
 }
 
-// Provision implements [volume.Provisioner]. A volume that cannot be translated back is there,
-// and made no other by another call.
+// Provision implements [volume.Provisioner]. The driver deletes a volume again that cannot be
+// translated back, by its Check.
 func (p *provisioner) Provision(ctx context.Context, selectedNode *v1.Node, allowed []v1.TopologySelectorTerm) (*v1.PersistentVolume, error) {
 	class := p.class
 	class.AllowedTopologies = allowed
@@ -160,7 +164,7 @@ func (p *provisioner) Provision(ctx context.Context, selectedNode *v1.Node, allo
 	}
 	back, err := p.translator.TranslateBack(made)
 	if err != nil {
-		return nil, fmt.Errorf("driver %s has made volume %.128q: %s", made.Spec.CSI.Driver, made.Spec.CSI.VolumeHandle, err.Error()) // it is there
+		return nil, errors.New(err.Error()) // the volume is there
 	}
 	back.Annotations = maps.Clone(back.Annotations)
 	if back.Annotations == nil {

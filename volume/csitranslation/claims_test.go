@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
@@ -38,10 +39,14 @@ type machine struct {
 	close   func()
 }
 
-func newMachine(t *testing.T) *machine {
+func newMachine(t *testing.T, change ...func(*csitest.Config)) *machine {
 	t.Helper()
 	m := &machine{t: t, root: t.TempDir(), socket: filepath.Join(csitest.SocketDir(t), "s")}
-	m.driver = csitest.New(csitest.Config{Name: ebsDriver, Dir: t.TempDir(), Mounter: fakemount.New(), Capabilities: csitest.AllCapabilities()})
+	config := csitest.Config{Name: ebsDriver, Dir: t.TempDir(), Mounter: fakemount.New(), Capabilities: csitest.AllCapabilities()}
+	for _, f := range change {
+		f(&config)
+	}
+	m.driver = csitest.New(config)
 	t.Cleanup(func() {
 		m.close()
 		if err := m.driver.Close(); err != nil {
@@ -170,3 +175,32 @@ func TestInTreeDiskOfSomebodyElseIsNotDeleted(t *testing.T) {
 		t.Errorf("its own would not: %v", err)
 	}
 }
+
+// A volume that has no in-tree source is deleted again, if nobody has it: no claim would ever get
+// it. The error is a sentence.
+func TestAVolumeThatCannotBeTranslatedBackIsDeletedAgain(t *testing.T) {
+	m := newMachine(t, func(c *csitest.Config) { c.Topology = map[string]string{"topology.ebs.csi.aws.com/zone": "nowhere"} })
+	for used, deletes := range map[error]bool{volume.ErrInUse: false, nil: true} {
+		drivers, err := controller.New(controller.Config{Drivers: map[string]string{ebsDriver: m.socket}})
+		m.must(err)
+		t.Cleanup(func() { drivers.Close() })
+		plugin := csitranslation.NewClaims(drivers, csitranslation.New(csitranslation.Config{}))
+		m.must(plugin.Init(&volume.Host{RootDir: t.TempDir(), NodeName: "node1", Mounter: fakemount.New(), Releases: verifier{used}}))
+		p, err := plugin.NewProvisioner(volume.VolumeOptions{PVName: "pvc-1", PVC: pvbuild.NewClaim("data", "1Gi"), Provisioner: ebsPlugin, PersistentVolumeReclaimPolicy: v1.PersistentVolumeReclaimDelete})
+		m.must(err)
+		pv, err := p.Provision(t.Context(), nil, nil)
+		ids, unread := m.driver.Volumes()
+		if err == nil || unread != nil || deletes != (len(ids) == 0) || deletes == volume.IsUncertain(err) || deletes == strings.Contains(err.Error(), "not deleted again") {
+			t.Fatalf("used: %v; made is %+v, %v; the driver has %q, %v", used, pv, err, ids, unread)
+		}
+		if text := err.Error(); !strings.Contains(text, ebsDriver) || !strings.Contains(text, "cannot be translated back") || !strings.Contains(text, "nowhere") || len(text) > 600 {
+			t.Errorf("the error is %q", text)
+		}
+	}
+}
+
+// verifier says of all volumes whether they are used.
+type verifier struct{ used error }
+
+func (v verifier) VerifyReleased(context.Context, *v1.PersistentVolume) error { return v.used }
+func (v verifier) VerifyUnused(context.Context, *v1.PersistentVolume) error   { return v.used }

@@ -152,7 +152,7 @@ func (t *Translator) TranslateBack(pv *v1.PersistentVolume) (*v1.PersistentVolum
 	zonal, nodes := splitAffinity(pv)
 	back, err := t.tables.TranslateCSIPVToInTree(zonal)
 	if err != nil {
-		return nil, volume.Invalid("volume "+pv.Name, "cannot be translated back to its in-tree source: %v", err)
+		return nil, volume.Invalid("volume "+pv.Name, "cannot be translated back to its in-tree source: %.300s", withoutVolume(err))
 	}
 	if len(nodes) > 0 {
 		if back.Spec.NodeAffinity == nil {
@@ -163,6 +163,16 @@ func (t *Translator) TranslateBack(pv *v1.PersistentVolume) (*v1.PersistentVolum
 	}
 	spec := volume.NewSpecFromPersistentVolume(back, false)
 	return back, checkSource(spec)
+}
+
+// withoutVolume leaves out the whole PersistentVolume that the tables print amid their errors.
+func withoutVolume(err error) string {
+	text := err.Error()
+	before, rest, found := strings.Cut(text, ". PV:")
+	if i := strings.LastIndex(rest, ". Error:"); found && i >= 0 {
+		return before + ": " + rest[i+len(". Error:"):]
+	}
+	return text
 }
 
 // splitAffinity takes the terms that name a node, and no zone, out of a copy of pv: the tables

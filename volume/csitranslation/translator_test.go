@@ -305,3 +305,88 @@ func (cinder) GetPluginName() string        { return "example.com/cinder" }
 func (cinder) CanSupport(spec *volume.Spec) bool {
 	return spec.Volume != nil && spec.Volume.Cinder != nil
 }
+
+// Each plugin's class becomes its driver's, and a volume that the driver has made for it gets the
+// in-tree source, from which the node makes the driver's volume again.
+func TestClassesAndVolumesOfAllPlugins(t *testing.T) {
+	zone := func(key string) map[string]string { return map[string]string{key: "us-east-1a"} }
+	for plugin, tc := range map[string]struct {
+		handle     string
+		attributes map[string]string
+		topology   map[string]string
+		source     v1.PersistentVolumeSource
+		zone       string            // its label; azureDisk's is not translated
+		parameters map[string]string // of the class, and as the driver gets them
+		translated map[string]string
+	}{
+		"kubernetes.io/aws-ebs": {handle: "vol-1", attributes: map[string]string{"partition": "2"}, topology: zone("topology.ebs.csi.aws.com/zone"), zone: "us-east-1a",
+			source:     v1.PersistentVolumeSource{AWSElasticBlockStore: &v1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-1", FSType: "ext4", Partition: 2}},
+			parameters: map[string]string{"iopsPerGB": "5", "fsType": "xfs"}, translated: map[string]string{"iopsPerGB": "5", "allowautoiopspergbincrease": "true", "csi.storage.k8s.io/fstype": "xfs"}},
+		"kubernetes.io/azure-disk": {handle: azureURI, attributes: map[string]string{"cachingMode": "ReadOnly"}, topology: zone("topology.disk.csi.azure.com/zone"),
+			source: v1.PersistentVolumeSource{AzureDisk: &v1.AzureDiskVolumeSource{DiskName: "d", DataDiskURI: azureURI, FSType: new("ext4"), ReadOnly: new(false),
+				Kind: new(v1.AzureManagedDisk), CachingMode: new(v1.AzureDataDiskCachingReadOnly)}},
+			parameters: map[string]string{"skuName": "Premium_LRS", "fsType": "xfs"}, translated: map[string]string{"skuName": "Premium_LRS", "fsType": "xfs"}},
+		"kubernetes.io/azure-file": {handle: "#account#share#pv1#default", attributes: map[string]string{"shareName": "share"},
+			source:     v1.PersistentVolumeSource{AzureFile: &v1.AzureFilePersistentVolumeSource{ShareName: "share", SecretName: "azure-storage-account-account-secret", SecretNamespace: new("default")}},
+			parameters: map[string]string{"skuName": "Premium_LRS"}, translated: map[string]string{"skuName": "Premium_LRS"}},
+		"kubernetes.io/cinder": {handle: "c1", topology: zone("topology.cinder.csi.openstack.org/zone"), zone: "us-east-1a",
+			source:     v1.PersistentVolumeSource{Cinder: &v1.CinderPersistentVolumeSource{VolumeID: "c1", FSType: "ext4"}},
+			parameters: map[string]string{"type": "ssd", "availability": "nova", "fsType": "xfs"}, translated: map[string]string{"type": "ssd", "availability": "nova", "csi.storage.k8s.io/fstype": "xfs"}},
+		"kubernetes.io/gce-pd": {handle: "projects/UNSPECIFIED/zones/us-east-1a/disks/d", topology: zone("topology.gke.io/zone"), zone: "us-east-1a",
+			source:     v1.PersistentVolumeSource{GCEPersistentDisk: &v1.GCEPersistentDiskVolumeSource{PDName: "d", FSType: "ext4"}},
+			parameters: map[string]string{"replication-type": "regional-pd"}, translated: map[string]string{"replication-type": "regional-pd"}},
+		"kubernetes.io/portworx-volume": {handle: "p1",
+			source:     v1.PersistentVolumeSource{PortworxVolume: &v1.PortworxVolumeSource{VolumeID: "p1", FSType: "ext4"}},
+			parameters: map[string]string{"repl": "3", "shared": "true"}, translated: map[string]string{"repl": "3", "shared": "true"}},
+		"kubernetes.io/vsphere-volume": {handle: "[ds] kubevols/d.vmdk", attributes: map[string]string{"initialvolumefilepath": "[ds] kubevols/d.vmdk"}, topology: zone("topology.csi.vmware.com/zone"), zone: "us-east-1a",
+			source:     v1.PersistentVolumeSource{VsphereVolume: &v1.VsphereVirtualDiskVolumeSource{VolumePath: "[ds] kubevols/d.vmdk", FSType: "ext4"}},
+			parameters: map[string]string{"storagePolicyName": "gold", "datastore": "ds"}, translated: map[string]string{"storagepolicyname": "gold", "datastore-migrationparam": "ds", "csimigration": "true"}},
+	} {
+		t.Run(plugin, func(t *testing.T) {
+			tr := csitranslation.New(all)
+			class, err := tr.TranslateClass(&storagev1.StorageClass{Provisioner: plugin, Parameters: tc.parameters})
+			if err != nil || class.Provisioner != tr.MigratedTo(plugin) || !maps.Equal(class.Parameters, tc.translated) {
+				t.Errorf("the class is %+v, %v", class, err)
+			}
+			made := persistent(v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: tr.MigratedTo(plugin), VolumeHandle: tc.handle, FSType: "ext4", VolumeAttributes: tc.attributes}}).PersistentVolume
+			for key, value := range tc.topology {
+				made.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{
+					{MatchExpressions: []v1.NodeSelectorRequirement{{Key: key, Operator: v1.NodeSelectorOpIn, Values: []string{value}}}}}}}
+			}
+			back, err := tr.TranslateBack(made)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.source, back.Spec.PersistentVolumeSource); diff != "" {
+				t.Errorf("the in-tree source (-want +got):\n%s", diff)
+			}
+			if got := back.Labels[v1.LabelTopologyZone]; got != tc.zone {
+				t.Errorf("it is in zone %q", got)
+			}
+			forth, err := tr.Translate(volume.NewSpecFromPersistentVolume(back, false), "shop")
+			if err != nil || forth.PersistentVolume.Spec.CSI.Driver != made.Spec.CSI.Driver || forth.PersistentVolume.Spec.CSI.VolumeHandle != tc.handle {
+				t.Errorf("forth again it is %+v, %v", forth, err)
+			}
+			if len(tc.topology) > 0 {
+				required := forth.PersistentVolume.Spec.NodeAffinity
+				// the tables add the region of a zone
+				if diff := cmp.Diff(made.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions, required.Required.NodeSelectorTerms[0].MatchExpressions[:1]); diff != "" {
+					t.Errorf("the nodes that reach it:\n%s", diff)
+				}
+			}
+		})
+	}
+}
+
+// An error is a sentence, without the whole PersistentVolume that the tables print.
+func TestErrorsOfTranslatingBackAreShort(t *testing.T) {
+	for driver, key := range map[string]string{"ebs.csi.aws.com": "topology.ebs.csi.aws.com/zone", "pd.csi.storage.gke.io": "topology.gke.io/zone"} {
+		pv := persistent(v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "projects/p/zones/z/disks/d", FSType: "ext4"}}, labelled("app", "shop")).PersistentVolume
+		pv.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{
+			{MatchExpressions: []v1.NodeSelectorRequirement{{Key: key, Operator: v1.NodeSelectorOpIn, Values: []string{"nowhere", "elsewhere"}}}}}}}
+		_, err := csitranslation.New(all).TranslateBack(pv)
+		if err == nil || !strings.Contains(err.Error(), "topology") || !strings.Contains(err.Error(), "nowhere") || strings.Contains(err.Error(), "ObjectMeta") || len(err.Error()) > 400 {
+			t.Errorf("%s: %v", driver, err)
+		}
+	}
+}

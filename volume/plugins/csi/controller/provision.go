@@ -115,8 +115,8 @@ func (p *Plugin) newProvisioner(options volume.VolumeOptions) (*provisioner, err
 //
 //   - Where volumes are reachable from some nodes only, the volume is made for this node,
 //     if the class allows that.
-//   - A volume that is smaller than the claim asks for, or that does not have the content of
-//     the volume to copy, is deleted again and refused, if the host's [volume.UnusedVerifier] says that no PersistentVolume has it, and nothing of it is
+//   - A volume that is smaller than the claim asks for, that does not have the content of
+//     the volume to copy, or that the caller's Check refuses, is deleted again and refused, if the host's [volume.UnusedVerifier] says that no PersistentVolume has it, and nothing of it is
 //     left on this node: a driver may name a volume that has another owner. Else it stays,
 //     and the error leaves doubt.
 //   - ResourceExhausted of a claim whose node was selected counts as a refusal: another
@@ -180,6 +180,11 @@ func (m *provisioner) flaw(made *csi.Volume, r *csi.CreateVolumeRequest) string 
 		return fmt.Sprintf("driver %s has made %d bytes of %d", m.driver, made.CapacityBytes, r.CapacityRange.RequiredBytes)
 	case m.source != made.GetContentSource().GetVolume().GetVolumeId():
 		return fmt.Sprintf("driver %s has made a volume without the content of volume %.128q", m.driver, m.source)
+	case m.options.Check == nil:
+		return ""
+	}
+	if err := m.options.Check(m.persistentVolume(made, r)); err != nil {
+		return fmt.Sprintf("driver %s has made volume %.128q: %s", m.driver, made.VolumeId, err.Error())
 	}
 	return ""
 }
