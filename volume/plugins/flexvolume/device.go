@@ -61,8 +61,12 @@ func (p *plugin) mountDevice(ctx context.Context, s *source, at place, devicePat
 		return volume.NothingDone(err)
 	}
 	defer unlock()
-	if _, mounted, err := p.isMounted(at); err != nil || mounted {
+	old, mounted, err := p.isMounted(at)
+	if err != nil {
 		return volume.NothingDone(err)
+	}
+	if mounted {
+		return s.checkShared(&old)
 	}
 	d, err := p.drivers.Open(ctx, s.Driver)
 	if err != nil || !d.Capabilities.Attach {

@@ -275,6 +275,51 @@ func TestKernelOthersAttach(t *testing.T) {
 	})
 }
 
+// guarded is a driver that mounts a device only with the right password.
+const guarded = `#!/bin/sh
+ok() { echo '{"status":"Success"}'; exit; }
+case $1 in
+init) echo '{"status":"Success","capabilities":{"attach":true}}' ;;
+mountdevice)
+  case $4 in *'"password":"right"'*) mount -t tmpfs own "$2" && echo precious >"$2/file" && ok ;; esac
+  echo '{"status":"Failure","message":"wrong password"}' ;;
+unmountdevice) umount "$2" && ok ;;
+*) echo '{"status":"Not supported"}' ;;
+esac
+`
+
+// An inline volume that is mounted is not given to a pod that has another password, or wants to
+// write where the first only reads, neither by the manager's first step nor by its second.
+func TestKernelAnothersInlineVolume(t *testing.T) {
+	nstest.RunAs(t, []nstest.Mode{nstest.User}, func(t *testing.T) {
+		b := newBench(t, t.TempDir())
+		installProgram(t, b.drivers, "example.com/guarded", guarded)
+		inline := func(password string, readOnly bool) *volume.Spec {
+			return volume.NewSpecFromVolume(&v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{FlexVolume: &v1.FlexVolumeSource{
+				Driver: "example.com/guarded", ReadOnly: readOnly, Options: map[string]string{"share": "x", "password": password}}}})
+		}
+		owner := inline("right", true)
+		b.mustSetUp(owner, "a")
+		if text, err := os.ReadFile(filepath.Join(filepath.Dir(b.devicePath(owner)), "flexvolume.json")); err != nil || strings.Contains(string(text), "right") {
+			t.Errorf("the record: %s, %v", text, err)
+		}
+		b.restart()
+		for says, other := range map[string]*volume.Spec{"other secret options": inline("wrong", true), "readOnly": inline("right", false)} {
+			_, err := b.setUp(other, "b")
+			m, bad := b.plugin.NewMounter(other, fakehost.Pod("b"))
+			b.must(bad)
+			for _, err := range []error{err, m.SetUp(t.Context(), volume.MounterArgs{})} {
+				if !errors.Is(err, volume.ErrInUse) || !strings.Contains(err.Error(), says) {
+					t.Errorf("%s: %v", says, err)
+				}
+			}
+		}
+		b.wantFile(filepath.Join(b.mustSetUp(inline("right", true), "c"), "file"), "precious\n")
+		b.tearDown(owner, "a", "b", "c")
+		b.AssertTornDown(t)
+	})
+}
+
 // A driver that only attaches has the node format, mount, bind and grow its device.
 func TestKernelDeviceOfADriver(t *testing.T) {
 	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {

@@ -94,13 +94,15 @@ func (m *mounter) setUp(ctx context.Context, at place, args volume.MounterArgs) 
 
 // mount calls the driver. Of one without mount, the device is bound.
 func (m *mounter) mount(ctx context.Context, at place, d *driver.Driver, call driver.Call) error {
-	_, err := d.Call(ctx, call)
-	if !errors.Is(err, driver.ErrNotSupported) {
+	device := m.plugin.devicePlace(m.source)
+	staged, mounted, err := m.plugin.isMounted(device)
+	if err == nil && mounted {
+		err = m.source.checkShared(&staged)
+	}
+	if err != nil {
 		return err
 	}
-	device := m.plugin.devicePlace(m.source)
-	_, mounted, err := m.plugin.isMounted(device)
-	if err != nil {
+	if _, err = d.Call(ctx, call); !errors.Is(err, driver.ErrNotSupported) {
 		return err
 	}
 	if !mounted {

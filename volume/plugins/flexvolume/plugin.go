@@ -22,6 +22,9 @@
 //     /proc is mounted with hidepid. So volumes with a secretRef are refused, unless
 //     [Config.SecretArguments] allows them. Options that are secrets by their names (such as
 //     "password") are arguments all the same, since they are part of the manifest.
+//     Inline volumes that differ in nothing else are one volume, of which the node refuses pods
+//     that differ. What others have attached it cannot tell apart: such a driver must look at
+//     its secrets in mountdevice or mount.
 //   - All drivers are of one plugin, so that names of volumes and directories have the plugin's
 //     name where a kubelet has the driver's. A node is not taken over from a kubelet with its
 //     FlexVolumes mounted, and a kube-controller-manager does not attach for it.

@@ -1,6 +1,9 @@
 package flexvolume
 
 import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,6 +35,8 @@ type record struct {
 	Capabilities driver.Capabilities
 	// Mounted: the driver's call has succeeded. Ready: the files have their group, too.
 	Mounted, Ready bool
+	// Secrets tells the secret options from others; empty: there are none.
+	Secrets string
 	// Attached is the name by which this node began to attach the volume; empty: it did not.
 	Attached string
 }
@@ -39,7 +44,39 @@ type record struct {
 func (s *source) record(d *driver.Driver) *record {
 	r := &record{Source: *s.FlexPersistentVolumeSource.DeepCopy(), Inline: s.inline, Name: s.name, Capabilities: d.Capabilities}
 	r.Source.Options, r.Source.ReadOnly = secretopt.Parameters(s.Options), s.readOnly
+	r.Secrets = s.markOf(rand.Text())
 	return r
+}
+
+// saltLength is how long a text of package rand is.
+const saltLength = 26
+
+// markOf is a record's Secrets for a salt, with which it begins: passwords can be short.
+func (s *source) markOf(salt string) string {
+	secret := s.secretOptions()
+	if len(secret) == 0 {
+		return ""
+	}
+	b, _ := json.Marshal(secret) // strings only
+	sum := sha256.Sum256([]byte(salt + string(b)))
+	return salt + hex.EncodeToString(sum[:])
+}
+
+// checkShared refuses a pod whose inline volume is mounted by another pod's, if it has other
+// secrets than that, or wants to write where that only reads: the driver has not seen its own.
+func (s *source) checkShared(r *record) error {
+	what := "other secret options"
+	switch {
+	case !s.inline:
+		return nil
+	case r.Secrets == s.markOf(r.Secrets[:min(saltLength, len(r.Secrets))]):
+		if !r.Source.ReadOnly || s.readOnly {
+			return nil
+		}
+		what = "readOnly"
+	}
+	return volume.NothingDone(&volume.Failure{Cause: volume.ErrInUse, Subject: s.specName, What: fmt.Sprintf("the volume of driver %s is mounted on this node by a pod that has it with %s", s.Driver, what),
+		Next: "use the same options in all pods, or wait until the other pod has ended"})
 }
 
 // spec is the volume of a record, by its name in the manifest.

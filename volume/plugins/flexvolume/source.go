@@ -102,8 +102,8 @@ func (p *plugin) checked(spec *volume.Spec) (*source, error) {
 	return &s, pluginbase.CheckFilesystem(spec, "flexVolume")
 }
 
-// digest is the same for inline volumes of the same data. Secret options do not count, since
-// records do not have them.
+// digest is the same for inline volumes of the same data. Secret options do not count: names are
+// public, and records do not have them. [source.checkShared] compares them.
 func (s *source) digest() string {
 	secret := ""
 	if s.SecretRef != nil {
@@ -134,13 +134,18 @@ func (s *source) options(more map[string]string) (string, error) {
 
 // call is a call of the driver about the volume at a place.
 func (s *source) call(verb, place string, args ...string) driver.Call {
-	c := driver.Call{Verb: verb, Args: args, Key: place}
+	return driver.Call{Verb: verb, Args: args, Key: place, Secrets: slices.Collect(maps.Values(s.secretOptions()))}
+}
+
+// secretOptions are the options that are secrets by their names.
+func (s *source) secretOptions() map[string]string {
+	masked, secret := secretopt.Parameters(s.Options), make(map[string]string)
 	for key, value := range s.Options {
-		if masked := secretopt.Parameters(map[string]string{key: value}); masked[key] != value {
-			c.Secrets = append(c.Secrets, value)
+		if masked[key] != value {
+			secret[key] = value
 		}
 	}
-	return c
+	return secret
 }
 
 // podOptions are the options of a pod's mount. secrets are the values among them that must not be
