@@ -16,10 +16,11 @@ const (
 	fewMetrics = 64
 )
 
-// meterKey is one measured thing: the tree at a path, or its file system.
+// meterKey is one measured thing: the tree at a path, as it is walked or counted, or its
+// file system.
 type meterKey struct {
-	path string
-	tree bool
+	path          string
+	tree, counted bool
 }
 
 // lastMetrics keeps the last metrics of each path for an hour. The Meter is not

@@ -109,9 +109,9 @@ func (m *Meter) Tree(ctx context.Context, path string) (*volume.Metrics, error) 
 }
 
 // Counted measures a tree whose file system counts what it takes, by a call that asks for
-// it. Everything else is as with [Meter.Tree].
+// it. Everything else is as with [Meter.Tree], which never returns what was only counted.
 func (m *Meter) Counted(ctx context.Context, path string, count func() (diskusage.Usage, error)) (*volume.Metrics, error) {
-	return m.measure(ctx, meterKey{path: path, tree: true}, func() (*volume.Metrics, error) {
+	return m.measure(ctx, meterKey{path: path, counted: true}, func() (*volume.Metrics, error) {
 		return fileSystemWith(path, count)
 	})
 }

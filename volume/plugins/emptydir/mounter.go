@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -24,12 +25,12 @@ type directory struct {
 // GetMetrics measures the volume's file system where it has one of its own, and
 // walks the directory where it shares the node's.
 func (d *directory) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
-	metrics, err := d.measure(ctx, false)
+	metrics, err := d.measure(ctx, noLimit)
 	return metrics, d.Error("GetMetrics", err)
 }
 
-// measure asks the file system instead of walking if its count can be relied on.
-func (d *directory) measure(ctx context.Context, counted bool) (*volume.Metrics, error) {
+// measure asks the file system instead of walking if its count is no more than so many bytes.
+func (d *directory) measure(ctx context.Context, counted int64) (*volume.Metrics, error) {
 	mounts := table.Of(d.Host.GetMounter())
 	_, mounted, err := mounts.At(d.GetPath())
 	if err != nil {
@@ -38,9 +39,12 @@ func (d *directory) measure(ctx context.Context, counted bool) (*volume.Metrics,
 	if mounted {
 		return d.plugin.meter.FileSystem(ctx, d.GetPath())
 	}
-	if counted {
+	if counted != noLimit {
 		metrics, err := d.plugin.meter.Counted(ctx, d.GetPath(), d.count)
-		if _, without := errors.AsType[*projectquota.UnenforcedError](err); !without {
+		if err == nil && metrics.Used.Value() <= counted {
+			return metrics, nil
+		}
+		if _, without := errors.AsType[*projectquota.UnenforcedError](err); err != nil && !without {
 			return metrics, err
 		}
 	}
@@ -61,10 +65,23 @@ type mounter struct {
 }
 
 // GetMetrics needs no walk where the file system counts what the volume takes, and the pod's
-// user namespace keeps its processes from changing that.
+// user namespace keeps its processes from changing that. Others can only make the count larger.
+// So it shows that the volume is within its limit, and nothing if the pod has further limits.
 func (m *mounter) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
-	metrics, err := m.measure(ctx, m.pod.Spec.HostUsers != nil && !*m.pod.Spec.HostUsers)
+	counted := noLimit
+	if m.pod.Spec.HostUsers != nil && !*m.pod.Spec.HostUsers && !limitsStorage(m.pod) {
+		counted = m.limit
+	}
+	metrics, err := m.measure(ctx, counted)
 	return metrics, m.Error("GetMetrics", err)
+}
+
+// limitsStorage reports whether the pod has a limit for all that it has on disk.
+func limitsStorage(pod *v1.Pod) bool {
+	return slices.ContainsFunc(containers(pod), func(c v1.Container) bool {
+		_, limited := c.Resources.Limits[v1.ResourceEphemeralStorage]
+		return limited
+	})
 }
 
 func (m *mounter) GetAttributes() volume.Attributes {

@@ -12,8 +12,11 @@
 //   - The limit holds a program that writes too much. A process that owns a file can
 //     take it out of the limit, unless the pod has a user namespace of its own
 //     (hostUsers: false): see package projectquota. Then the volume's metrics are the
-//     file system's count, too, which takes no walk. Other pods' volumes are walked,
-//     so that what they take is seen whatever project it has.
+//     file system's count, too, which takes no walk, while that is within the only limit
+//     of the pod. Other volumes are walked, so that what they take is seen whatever
+//     project it has.
+//   - Whoever owns files on the same disk may give them the volume's project, and so use its
+//     limit up. The pod cannot write then. But nothing says that it takes more than it does.
 //   - A directory that was set up without the limit gets none as long as it has files.
 package emptydir
 

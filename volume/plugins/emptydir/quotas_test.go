@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/podvol/podvol/util/projectquota"
 	"github.com/podvol/podvol/util/testenv/fakequota"
@@ -218,5 +219,35 @@ func TestMetricsByQuota(t *testing.T) {
 	setUp(t, m, volume.MounterArgs{})
 	if metrics, err := m.GetMetrics(t.Context()); err != nil || metrics.InodesUsed.Value() != 1 {
 		t.Errorf("of a volume without a project: %+v, %v", metrics, err)
+	}
+}
+
+// A stranger who gives files of its own the volume's project does not get its pod evicted.
+func TestMetricsOfAForgedCount(t *testing.T) {
+	n := newQuotaNode(t)
+	for _, further := range []v1.ResourceList{nil, {v1.ResourceEphemeralStorage: resource.MustParse("1Gi")}} {
+		pod := fakehost.Pod("victim")
+		pod.Spec.HostUsers = new(false)
+		pod.Spec.Containers = []v1.Container{{Resources: v1.ResourceRequirements{Limits: further}}}
+		m := mounter(t, n.plugin, spec("", "1Mi"), pod)
+		setUp(t, m, volume.MounterArgs{})
+		theirs := testtool.MkdirAll(t, n.RootDir, "theirs")
+		limits, err := n.disk.Limits()
+		testtool.Must(t, err)
+		for id := range limits {
+			d, err := os.Open(theirs)
+			testtool.Must(t, err)
+			testtool.Must(t, errors.Join(n.disk.SetProject(d, projectquota.Project{ID: id, Inherits: true}), d.Close()))
+		}
+		size := 2 << 20
+		if further != nil {
+			size /= 4
+		}
+		testtool.WriteFile(t, strings.Repeat("x", size), theirs, "file")
+		if metrics, err := m.GetMetrics(t.Context()); err != nil || metrics.InodesUsed.Value() != 1 || metrics.Used.Value() >= 1<<20 {
+			t.Errorf("further limits %v: %+v, %v", further, metrics, err)
+		}
+		testtool.Must(t, os.RemoveAll(theirs))
+		tearDown(t, n.plugin, pod)
 	}
 }
