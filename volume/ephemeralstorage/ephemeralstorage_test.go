@@ -249,3 +249,36 @@ func (s silent) Metrics(ctx context.Context, pod types.UID, name string) (*volum
 	}
 	return s.node.Metrics(ctx, pod, name)
 }
+
+// slow takes its time for each volume, and ends with its context.
+type slow struct {
+	*node
+	takes time.Duration
+}
+
+func (s slow) Metrics(ctx context.Context, pod types.UID, name string) (*volume.Metrics, error) {
+	select {
+	case <-time.After(s.takes):
+		return s.node.Metrics(ctx, pod, name)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// A pod whose files take long to count is evicted all the same, and counted half of the time at most.
+func TestRunWithManyFiles(t *testing.T) {
+	const walk = meter.MaxTreeTime
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{volumes: map[string]int64{"cache": 2 << 20}}
+		pod := newPod(limited(""))
+		pod.Spec.Volumes = []v1.Volume{emptyDir("cache", "", "1Mi")}
+		ctx, stop := context.WithTimeout(t.Context(), 16*walk)
+		defer stop()
+		evictions := 0
+		ephemeralstorage.New(ephemeralstorage.Config{Volumes: slow{n, 2 * walk}}).Run(ctx, 0,
+			func() []*v1.Pod { return []*v1.Pod{pod} }, func(*v1.Pod, *ephemeralstorage.Eviction) { evictions++ })
+		if evictions != 4 {
+			t.Errorf("evicted %d times in eight times what it takes to count its files, want 4", evictions)
+		}
+	})
+}

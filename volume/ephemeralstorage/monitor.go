@@ -8,6 +8,9 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume/meter"
 )
 
 // Reason is that of the status of a pod which was evicted.
@@ -29,7 +32,9 @@ type Config struct {
 	// FilesOnDisk says that secret, downwardAPI and projected volumes are on disk, not in
 	// memory as they usually are.
 	FilesOnDisk bool
-	// Timeout bounds the measuring of one pod by [Monitor.Run]; 0: it is a minute.
+	// Timeout bounds the measuring of one pod by [Monitor.Run]; 0: it is longer than two
+	// walks ([meter.MaxTreeTime]), since one may be under way already. Otherwise a pod
+	// with so many files that a walk takes its whole time would never be measured.
 	Timeout time.Duration
 }
 
@@ -39,7 +44,7 @@ type Monitor struct{ config Config }
 // New returns a Monitor. It does no I/O.
 func New(c Config) *Monitor {
 	if c.Timeout <= 0 {
-		c.Timeout = time.Minute
+		c.Timeout = 2*meter.MaxTreeTime + 30*time.Second
 	}
 	return &Monitor{c}
 }
@@ -80,7 +85,8 @@ func (m *Monitor) Check(ctx context.Context, pod *v1.Pod) *Eviction {
 
 // Run checks the pods that pods returns at once and then at an interval (0: every 10
 // seconds, as the kubelet does), until ctx ends. The interval is from the end of one round to the
-// beginning of the next.
+// beginning of the next. A pod is left out for as long as its last check took, so that many
+// files do not keep the node busy with counting them.
 //
 // Evict is called for each pod that exceeds a limit, from several goroutines at once, with
 // the pod as pods returned it. The next round waits for it. It is called again in the next
@@ -90,6 +96,7 @@ func (m *Monitor) Run(ctx context.Context, interval time.Duration, pods func() [
 	if interval <= 0 {
 		interval = usualInterval
 	}
+	var resting map[types.UID]time.Time
 	for timer := time.NewTimer(0); ; timer.Reset(interval) {
 		select {
 		case <-ctx.Done():
@@ -97,27 +104,44 @@ func (m *Monitor) Run(ctx context.Context, interval time.Duration, pods func() [
 			return
 		case <-timer.C:
 		}
-		m.round(ctx, pods(), evict)
+		resting = m.round(ctx, pods(), resting, evict)
 	}
 }
 
-func (m *Monitor) round(ctx context.Context, pods []*v1.Pod, evict func(*v1.Pod, *Eviction)) {
+// round checks all pods but those that rest until later, and returns which rest then.
+func (m *Monitor) round(ctx context.Context, pods []*v1.Pod, resting map[types.UID]time.Time, evict func(*v1.Pod, *Eviction)) map[types.UID]time.Time {
+	var mu sync.Mutex
+	next := map[types.UID]time.Time{}
+	rest := func(pod *v1.Pod, until time.Time) {
+		mu.Lock()
+		defer mu.Unlock()
+		next[pod.UID] = until
+	}
 	var all sync.WaitGroup
-	defer all.Wait()
 	free := make(chan struct{}, maxAtOnce)
 	for _, pod := range pods {
+		if until := resting[pod.UID]; time.Now().Before(until) {
+			rest(pod, until)
+			continue
+		}
 		select {
 		case free <- struct{}{}:
 		case <-ctx.Done():
-			return
+			all.Wait()
+			return nil
 		}
 		all.Go(func() {
 			defer func() { <-free }()
-			ctx, cancel := context.WithTimeout(ctx, m.config.Timeout)
+			limited, cancel := context.WithTimeout(ctx, m.config.Timeout)
 			defer cancel()
-			if exceeded := m.Check(ctx, pod); exceeded != nil {
+			began := time.Now()
+			exceeded := m.Check(limited, pod)
+			rest(pod, time.Now().Add(time.Since(began)))
+			if exceeded != nil {
 				evict(pod, exceeded)
 			}
 		})
 	}
+	all.Wait()
+	return next
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/podvol/podvol/volume"
 )
 
-// maxTreeTime bounds a walk. The walk goes on when its caller has given up.
-const maxTreeTime = 2 * time.Minute
+// MaxTreeTime bounds a walk. The walk goes on when its caller has given up.
+const MaxTreeTime = 2 * time.Minute
 
 // Meter measures directories for the metrics of plugins. A plugin owns one Meter
 // and shares it among its volumes.
@@ -33,9 +33,11 @@ const maxTreeTime = 2 * time.Minute
 //     122491).
 //   - A caller may ask while an earlier measurement is under way. It gets the
 //     result of the next measurement, and shares it with all callers meanwhile.
-//   - A measurement may not finish in time, because ctx ends or a walk uses up
-//     its budget. Then the last metrics are returned beside the error, with their
-//     own Time, if they are at most an hour old; see [Error].
+//   - A measurement may not finish before ctx ends. Then the last metrics are
+//     returned beside the error, with their own Time, if they are at most an hour
+//     old; see [Error].
+//   - A walk may use up its budget. Then what it has found is returned beside the
+//     error: older metrics might hide that a tree has grown.
 //   - A walk goes on within its budget when its caller has left. So there is a
 //     last value next time, however short the callers' contexts are.
 //   - The zero value is ready. A Meter must not be copied after first use.
@@ -57,7 +59,7 @@ type Error struct {
 	// is zero if there are none, and if AtLeast is set.
 	Measured metav1.Time
 	// AtLeast says that the metrics beside this error are from an unfinished
-	// walk, because no older ones are known. The true use is at least that much.
+	// walk. The true use is at least that much.
 	AtLeast bool
 	// Err is the reason:
 	//
@@ -102,7 +104,7 @@ func (m *Meter) FileSystem(ctx context.Context, path string) (*volume.Metrics, e
 func (m *Meter) Tree(ctx context.Context, path string) (*volume.Metrics, error) {
 	budget := m.TreeBudget
 	if budget.Time == 0 {
-		budget.Time = maxTreeTime
+		budget.Time = MaxTreeTime
 	}
 	walk := context.WithoutCancel(ctx)
 	return m.measure(ctx, meterKey{path: path, tree: true}, func() (*volume.Metrics, error) { return tree(walk, path, budget) })
@@ -156,17 +158,13 @@ func (m *Meter) measure(ctx context.Context, key meterKey, call func() (*volume.
 	if err == nil {
 		return metrics, nil
 	}
-	failure := &Error{Path: key.path, Err: err}
-	if !isAbandoned(err) && !isUnfinished(err) {
-		return nil, failure
+	failure := &Error{Path: key.path, Err: err, AtLeast: isUnfinished(err)}
+	if failure.AtLeast {
+		return metrics, failure
 	}
-	if last, known := m.last.since(key, asked.Add(-keepMetrics)); known {
+	if last, known := m.last.since(key, asked.Add(-keepMetrics)); known && isAbandoned(err) {
 		failure.Measured = last.Time
 		return last, failure
-	}
-	if isUnfinished(err) {
-		failure.AtLeast = true
-		return metrics, failure
 	}
 	return nil, failure
 }
