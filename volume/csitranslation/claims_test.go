@@ -180,11 +180,12 @@ func TestInTreeDiskOfSomebodyElseIsNotDeleted(t *testing.T) {
 // it. The error is a sentence.
 func TestAVolumeThatCannotBeTranslatedBackIsDeletedAgain(t *testing.T) {
 	m := newMachine(t, func(c *csitest.Config) { c.Topology = map[string]string{"topology.ebs.csi.aws.com/zone": "nowhere"} })
-	for used, deletes := range map[error]bool{volume.ErrInUse: false, nil: true} {
+	for _, used := range []error{nil, volume.ErrInUse} { // the last one stays
+		deletes := used == nil
 		drivers, err := controller.New(controller.Config{Drivers: map[string]string{ebsDriver: m.socket}})
 		m.must(err)
 		t.Cleanup(func() { drivers.Close() })
-		plugin := csitranslation.NewClaims(drivers, csitranslation.New(csitranslation.Config{}))
+		plugin := csitranslation.NewClaims(drivers, csitranslation.New())
 		m.must(plugin.Init(&volume.Host{RootDir: t.TempDir(), NodeName: "node1", Mounter: fakemount.New(), Releases: verifier{used}}))
 		p, err := plugin.NewProvisioner(volume.VolumeOptions{PVName: "pvc-1", PVC: pvbuild.NewClaim("data", "1Gi"), Provisioner: ebsPlugin, PersistentVolumeReclaimPolicy: v1.PersistentVolumeReclaimDelete})
 		m.must(err)

@@ -343,7 +343,7 @@ func TestClassesAndVolumesOfAllPlugins(t *testing.T) {
 			parameters: map[string]string{"storagePolicyName": "gold", "datastore": "ds"}, translated: map[string]string{"storagepolicyname": "gold", "datastore-migrationparam": "ds", "csimigration": "true"}},
 	} {
 		t.Run(plugin, func(t *testing.T) {
-			tr := csitranslation.New(all)
+			tr := csitranslation.New()
 			class, err := tr.TranslateClass(&storagev1.StorageClass{Provisioner: plugin, Parameters: tc.parameters})
 			if err != nil || class.Provisioner != tr.MigratedTo(plugin) || !maps.Equal(class.Parameters, tc.translated) {
 				t.Errorf("the class is %+v, %v", class, err)
@@ -384,7 +384,7 @@ func TestErrorsOfTranslatingBackAreShort(t *testing.T) {
 		pv := persistent(v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "projects/p/zones/z/disks/d", FSType: "ext4"}}, labelled("app", "shop")).PersistentVolume
 		pv.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{
 			{MatchExpressions: []v1.NodeSelectorRequirement{{Key: key, Operator: v1.NodeSelectorOpIn, Values: []string{"nowhere", "elsewhere"}}}}}}}
-		_, err := csitranslation.New(all).TranslateBack(pv)
+		_, err := csitranslation.New().TranslateBack(pv)
 		if err == nil || !strings.Contains(err.Error(), "topology") || !strings.Contains(err.Error(), "nowhere") || strings.Contains(err.Error(), "ObjectMeta") || len(err.Error()) > 400 {
 			t.Errorf("%s: %v", driver, err)
 		}
