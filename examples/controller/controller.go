@@ -90,6 +90,8 @@ func (c *controller) config() persistentvolume.ControllerConfig {
 	config := persistentvolume.ControllerConfig{Objects: c.objects, Plugins: c.plugins, Logger: c.log, Workers: c.options.workers}
 	if c.options.mode == modeProvisioner {
 		config.Provisioners = map[string]string{c.options.provisioner: nfs.PluginName}
+	} else {
+		config.MigratedTo = csitranslation.New().MigratedTo
 	}
 	return config
 }

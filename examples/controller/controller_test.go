@@ -198,6 +198,35 @@ func TestTwoReplicas(t *testing.T) {
 	}
 }
 
+// Volumes of in-tree classes that a CSI driver has taken over are left to its provisioner, and
+// say so.
+func TestInTreeClassOfADriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const plugin, driver = "kubernetes.io/gce-pd", "pd.csi.storage.gke.io"
+		s := newSite(t, plugin)
+		r := s.start("--mode", modeEverything, "--leader-elect=false")
+		s.claim("disk")
+		time.Sleep(time.Minute)
+		claim, err := objects.Get[*v1.PersistentVolumeClaim](t.Context(), s.server.Store(), volume.NewObjectRef("PersistentVolumeClaim", "ops", "disk"))
+		if err != nil || claim.Annotations["volume.kubernetes.io/storage-provisioner"] != driver || claim.Status.Phase == v1.ClaimBound {
+			t.Fatalf("the claim is %+v, %v", claim, err)
+		}
+		s.create(&v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "made", Annotations: map[string]string{"pv.kubernetes.io/provisioned-by": plugin}},
+			Spec: v1.PersistentVolumeSpec{StorageClassName: "shared", AccessModes: claim.Spec.AccessModes, Capacity: claim.Spec.Resources.Requests, PersistentVolumeReclaimPolicy: v1.PersistentVolumeReclaimDelete,
+				ClaimRef:               &v1.ObjectReference{Namespace: "ops", Name: "disk", UID: claim.UID},
+				PersistentVolumeSource: v1.PersistentVolumeSource{GCEPersistentDisk: &v1.GCEPersistentDiskVolumeSource{PDName: "disk"}}}})
+		time.Sleep(time.Minute)
+		made, err := objects.Get[*v1.PersistentVolume](t.Context(), s.server.Store(), volume.NewObjectRef("PersistentVolume", "", "made"))
+		if err != nil || made.Status.Phase != v1.VolumeBound || made.Annotations["pv.kubernetes.io/migrated-to"] != driver {
+			t.Errorf("the volume is %+v, %v", made, err)
+		}
+		r.cancel()
+		if err := <-r.ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // wantAnswer wants these words among what is served at a path.
 func (r *replica) wantAnswer(path, want string) {
 	r.t.Helper()

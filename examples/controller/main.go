@@ -9,7 +9,8 @@
 // which binds claims: it makes and deletes volumes of classes whose provisioner is
 // --provisioner. In its mode "everything" it is the only PersistentVolume controller
 // of the cluster, and kube-controller-manager must be started without its own ones;
-// go doc ./volume/persistentvolume says which.
+// go doc ./volume/persistentvolume says which. Claims of in-tree classes whose volumes CSI drivers
+// have taken over, such as kubernetes.io/gce-pd, are given to these drivers' provisioners.
 //
 // In its mode "attach-detach" it attaches volumes to the nodes of their pods, and detaches
 // them (testdata/attach-detach.yaml): by VolumeAttachments those of CSI drivers, whose
