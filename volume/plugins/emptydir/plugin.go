@@ -22,8 +22,10 @@ package emptydir
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -47,6 +49,16 @@ const PluginName = emptydirs.PluginName
 
 // New returns the plugin.
 func New() volume.VolumePlugin { return newPlugin(projectquota.System{}) }
+
+// NewWithoutQuotas returns the plugin without project quotas: an event tells each pod so, and
+// the agent evicts those that take too much (package ephemeralstorage), as the kubelet does.
+// What [New]'s has limited before stays limited until it is taken down.
+func NewWithoutQuotas() volume.VolumePlugin { return newPlugin(noQuotas{}) }
+
+// noQuotas is the kernel, as if no file system had quotas, except to lift limits.
+type noQuotas struct{ projectquota.System }
+
+func (noQuotas) Enforced(*os.File) error { return errors.New("the node's agent sets none") }
 
 func newPlugin(kernel projectquota.Kernel) *plugin {
 	return &plugin{quotas: quotas{kernel: kernel}, Kind: pluginbase.Kind[v1.EmptyDirVolumeSource]{

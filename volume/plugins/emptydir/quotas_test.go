@@ -113,6 +113,17 @@ func TestNoLimitOnDisk(t *testing.T) {
 	}
 }
 
+func TestWithoutQuotas(t *testing.T) {
+	p := emptydir.NewWithoutQuotas()
+	testtool.Must(t, p.Init(fakehost.New(t)))
+	s, pod := spec("", "1Mi"), fakehost.Pod("web")
+	setUp(t, mounter(t, p, s, pod), volume.MounterArgs{})
+	if got := podcheck.Shortfalls(p, s, pod); len(got) != 1 || !strings.Contains(got[0].Message, "the node's agent sets none") {
+		t.Errorf("shortfalls %v", got)
+	}
+	tearDown(t, p, pod)
+}
+
 // A set-up that fails leaves neither a directory nor a project.
 func TestFailedLimit(t *testing.T) {
 	for _, op := range []string{"Usage", "SetProject", "SetLimit"} {
