@@ -97,7 +97,7 @@ func Parse(output []byte) (Answer, error) {
 	case "Not supported":
 		return Answer{}, errNotSupported
 	default:
-		return Answer{}, fmt.Errorf("its status %.40q is none of Success, Failure and Not supported", given.Status)
+		return Answer{}, errors.New("its status is none of Success, Failure and Not supported")
 	}
 	if given.Capabilities == nil { // null
 		given.Capabilities = &capabilities

@@ -7,15 +7,18 @@ package driver
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 
@@ -288,15 +291,25 @@ func (d *Driver) failed(c Call, out Output, err error) error {
 	return f
 }
 
-// mask takes the secrets out of a text.
+// mask takes the secrets out of a text that [oneLine] has made: as they are in one line, each of
+// their lines, and both as JSON has them, since drivers show their arguments. The longest comes
+// first, as one can be the beginning of another.
 func (c Call) mask(text string) string {
-	var pairs []string
-	for _, s := range c.Secrets {
-		if s != "" {
-			pairs = append(pairs, s, secretopt.Masked)
+	var forms []string
+	for _, secret := range c.Secrets {
+		for _, form := range append(strings.FieldsFunc(secret, unicode.IsControl), secret) {
+			quoted, _ := json.Marshal(form) // a string
+			forms = append(forms, oneLine(form), oneLine(string(quoted[1:len(quoted)-1])))
 		}
 	}
-	return strings.NewReplacer(pairs...).Replace(text)
+	slices.SortFunc(forms, func(a, b string) int { return len(b) - len(a) })
+	const mark = "\x00" // not in the text, nor in a form
+	for _, form := range forms {
+		if form != "" {
+			text = strings.ReplaceAll(text, form, mark)
+		}
+	}
+	return strings.ReplaceAll(text, mark, secretopt.Masked)
 }
 
 func (d *Driver) notSupported(c Call) error {

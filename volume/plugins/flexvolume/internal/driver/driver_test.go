@@ -125,6 +125,37 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// A secret is masked in each form in which a driver can have it: without its last newline, in one
+// line, line by line, and as in the argument. A secret that begins another does not show the rest.
+func TestSecretsInAnyForm(t *testing.T) {
+	secrets := []string{"s3cret\n", "  padded\t pass  phrase ", "-----BEGIN-----\r\nMIIabc\r\nMIIdef=\r\n", `quo"ted\`, "abc", "abcdef", "abcdefghi", ""}
+	d := drivers(t, "")
+	for _, test := range []struct{ message, want string }{
+		{"password=s3cret: denied", "password=<masked>: denied"},
+		{"  padded\t pass  phrase ", "<masked>"},
+		{"-----BEGIN-----\r\nMIIabc\r\nMIIdef=\r\n", "<masked>"},
+		{"line 2: MIIdef=", "line 2: <masked>"},
+		{`in {"password":"quo\"ted\\"} and quo"ted\`, `in {"password":"<masked>"} and <masked>`},
+		{`in {"password":"s3cret\n"}`, `in {"password":"<masked>"}`},
+		{"abcdefghi, abcdef, abc, ab", "<masked>, <masked>, <masked>, ab"},
+	} {
+		stdout, err := json.Marshal(map[string]string{"status": "Failure", "message": test.message})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Run = func(_ context.Context, _ string, args []string) (driver.Output, error) {
+			if args[0] == "init" {
+				return driver.Output{Stdout: []byte(`{"status":"Success"}`)}, nil
+			}
+			return driver.Output{Stdout: stdout}, nil
+		}
+		_, err = mustOpen(t, d).Call(t.Context(), driver.Call{Verb: "try", Secrets: secrets})
+		if err == nil || !strings.HasSuffix(err.Error(), "failed to try: "+test.want) {
+			t.Errorf("%q: %v; want %q", test.message, err, test.want)
+		}
+	}
+}
+
 // Whatever a driver answers, what is taken of it can be shown and handed on, and reads the same
 // once it is written again.
 func FuzzParse(f *testing.F) {

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/plugins/flexvolume/internal/driver"
 )
@@ -73,7 +74,7 @@ func TestADriverThatHangs(t *testing.T) {
 			t.Error(err)
 		}
 		var info unix.Siginfo
-		if err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil && !errors.Is(err, unix.ECHILD) || info.Signo != 0 {
+		if err := eintr.Do(func() error { return unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil) }); err != nil && !errors.Is(err, unix.ECHILD) || info.Signo != 0 {
 			t.Errorf("a zombie is left: %v, %+v", err, info)
 		}
 	}
