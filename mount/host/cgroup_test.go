@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount/host"
+	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
@@ -78,7 +79,9 @@ func TestCgroupOfDaemons(t *testing.T) {
 }
 
 // reap takes note of the ends of processes that were left to process 1, which the test is.
-func reap() { _, _ = unix.Wait4(-1, nil, unix.WNOHANG, nil) }
+func reap() {
+	_, _ = eintr.Get(func() (int, error) { return unix.Wait4(-1, nil, unix.WNOHANG, nil) })
+}
 
 // What has no cgroups, or may make none, mounts all the same.
 func TestDaemonsWithoutCgroups(t *testing.T) {

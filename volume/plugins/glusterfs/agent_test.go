@@ -16,6 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/mount/host"
+	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/testenv/glusterserver"
 	"github.com/podvol/podvol/util/testenv/testtool"
 	"github.com/podvol/podvol/volume"
@@ -126,7 +127,7 @@ func removeCgroups(t *testing.T, dirs ...string) {
 			if t.Context().Err() != nil {
 				t.Fatal(err)
 			}
-			_, _ = unix.Wait4(-1, nil, unix.WNOHANG, nil)
+			_, _ = eintr.Get(func() (int, error) { return unix.Wait4(-1, nil, unix.WNOHANG, nil) })
 		}
 	}
 }
