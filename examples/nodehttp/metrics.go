@@ -87,9 +87,10 @@ func (m *Metrics) Observe(v volumemanager.VolumeStatus) {
 }
 
 // ObserveCSI receives a call of a CSI driver that has ended, with the call's full name and
-// the code of its answer. It may be called concurrently.
-func (m *Metrics) ObserveCSI(driver, method, code string, took time.Duration) {
-	m.drivers.WithLabelValues(driver, method, code, "false").Observe(took.Seconds())
+// the code of its answer; migrated says whether its volume was translated from an in-tree
+// source. It may be called concurrently.
+func (m *Metrics) ObserveCSI(driver, method, code string, migrated bool, took time.Duration) {
+	m.drivers.WithLabelValues(driver, method, code, strconv.FormatBool(migrated)).Observe(took.Seconds())
 }
 
 func (m *Metrics) observeUnusable(v volumemanager.VolumeStatus) {

@@ -164,6 +164,15 @@ func TestMigratedVolumesAreMeasured(t *testing.T) {
 			t.Errorf("migrated=%s: %v operations, want %v", migrated, got, want)
 		}
 	}
+	m.ObserveCSI("d", "m", "OK", false, time.Second)
+	m.ObserveCSI("d", "m", "OK", true, time.Second)
+	m.ObserveCSI("d", "m", "OK", true, time.Second)
+	for migrated, want := range map[string]float64{"false": 1, "true": 2} {
+		labels := map[string]string{"driver_name": "d", "method_name": "m", "grpc_status_code": "OK", "migrated": migrated}
+		if got := metricValue(t, gather(t, m.drivers)["csi_operations_seconds"], labels); got != want {
+			t.Errorf("migrated=%s: %v calls, want %v", migrated, got, want)
+		}
+	}
 }
 
 // gather is one scrape of these metrics alone.

@@ -3,9 +3,11 @@ package csitranslation_test
 import (
 	"context"
 	"errors"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -36,11 +38,14 @@ type node struct {
 	socket  string
 	objects []metav1.Object
 	config  volumemanager.Config
+
+	mu       sync.Mutex
+	migrated map[string]bool // by the calls' names, whether any was for a translated volume
 }
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	n := &node{t: t, host: fakehost.New(t), socket: filepath.Join(csitest.SocketDir(t), "csi.sock")}
+	n := &node{t: t, host: fakehost.New(t), migrated: make(map[string]bool), socket: filepath.Join(csitest.SocketDir(t), "csi.sock")}
 	n.driver = csitest.New(csitest.Config{Name: gceDriver, Dir: t.TempDir(), Mounter: n.host.GetMounter(), CreateOnUse: true, Capabilities: csitest.AllCapabilities()})
 	t.Cleanup(func() {
 		if err := n.driver.Close(); err != nil {
@@ -73,6 +78,12 @@ func (n *node) start(translator volume.Translator) (m *volumemanager.Manager, st
 	n.t.Helper()
 	plugin, err := csi.New(csi.Config{Drivers: map[string]string{gceDriver: n.socket}})
 	n.must(err)
+	plugin.Subscribe(func(o csi.Operation) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		method := path.Base(o.Method)
+		n.migrated[method] = n.migrated[method] || o.Migrated
+	})
 	store := objects.NewStore()
 	n.must(store.Load(n.t.Context(), 0, n.objects...))
 	config := n.config
@@ -164,6 +175,13 @@ func TestNodeMountsInTreeVolumesThroughTheirDriver(t *testing.T) {
 	n.wantCalls("NodeUnpublishVolume", inlineHandle, claimHandle)
 	n.wantCalls("NodeUnstageVolume", inlineHandle, claimHandle)
 	stop()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for method, want := range map[string]bool{"NodeStageVolume": true, "NodePublishVolume": true, "NodeUnpublishVolume": false} {
+		if got, was := n.migrated[method]; got != want || !was {
+			t.Errorf("%s was told as migrated %v (%v)", method, got, was)
+		}
+	}
 }
 
 // cluster has roles for a driver that attaches.

@@ -169,7 +169,7 @@ func (b *blockVolume) publish(ctx context.Context, place string) error {
 		return p.settle(err, !there, place, func() error { return b.removePublished(place) })
 	}
 	doubted := p.known.doubt(place, true)
-	err = p.drivers.Do(ctx, drivers.Call{Driver: d, Method: "NodePublishVolume", Volume: r.VolumeId, Secret: secret}, func(ctx context.Context, s *drivers.Session) error {
+	err = p.drivers.Do(ctx, drivers.Call{Driver: d, Method: "NodePublishVolume", Volume: r.VolumeId, Secret: secret, Migrated: w.spec.Migrated}, func(ctx context.Context, s *drivers.Session) error {
 		_, err := s.Node.NodePublishVolume(ctx, r)
 		return err
 	})

@@ -68,7 +68,7 @@ func (p *Plugin) expand(ctx context.Context, o volume.NodeResizeOptions) (bool, 
 	if r.Secrets, err = csivolume.Secrets(ctx, p.Host, source.NodeExpand, "NodeExpandVolume"); err != nil {
 		return false, err
 	}
-	err = p.drivers.Do(ctx, drivers.Call{Driver: d, Method: "NodeExpandVolume", Volume: r.VolumeId, Secret: csivolume.ValuesOf(r.Secrets)}, func(ctx context.Context, s *drivers.Session) error {
+	err = p.drivers.Do(ctx, drivers.Call{Driver: d, Method: "NodeExpandVolume", Volume: r.VolumeId, Secret: csivolume.ValuesOf(r.Secrets), Migrated: w.spec.Migrated}, func(ctx context.Context, s *drivers.Session) error {
 		_, err := s.Node.NodeExpandVolume(ctx, r)
 		return err
 	})

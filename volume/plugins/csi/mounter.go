@@ -158,7 +158,7 @@ func (m *mounter) publish(ctx context.Context, w *volumeRequest, d *drivers.Driv
 		return volume.NothingDone(err)
 	}
 	doubted := p.known.doubt(dir, true)
-	err = p.drivers.Do(ctx, drivers.Call{Driver: d, Method: "NodePublishVolume", Volume: r.VolumeId, Secret: secret}, func(ctx context.Context, s *drivers.Session) error {
+	err = p.drivers.Do(ctx, drivers.Call{Driver: d, Method: "NodePublishVolume", Volume: r.VolumeId, Secret: secret, Migrated: w.spec.Migrated}, func(ctx context.Context, s *drivers.Session) error {
 		_, err := s.Node.NodePublishVolume(ctx, r)
 		return err
 	})

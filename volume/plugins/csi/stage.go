@@ -139,7 +139,7 @@ func (p *Plugin) stage(ctx context.Context, w *volumeRequest, place, dataDir str
 	if r.PublishContext, err = stillAttached(ctx, p, d, w, op, place, true); err != nil || !stages {
 		return p.settle(err, fresh, place, undo)
 	}
-	err = p.drivers.Do(ctx, drivers.Call{Driver: d, Method: "NodeStageVolume", Volume: r.VolumeId, Secret: csivolume.ValuesOf(r.Secrets)}, func(ctx context.Context, s *drivers.Session) error {
+	err = p.drivers.Do(ctx, drivers.Call{Driver: d, Method: "NodeStageVolume", Volume: r.VolumeId, Secret: csivolume.ValuesOf(r.Secrets), Migrated: w.spec.Migrated}, func(ctx context.Context, s *drivers.Session) error {
 		_, err := s.Node.NodeStageVolume(ctx, r)
 		return err
 	})

@@ -64,7 +64,7 @@ func Serve(ctx context.Context, agent *nodeagent.Agent, config nodeagent.Config,
 	for _, p := range config.Plugins {
 		if drivers, ok := p.(*controller.NodePlugin); ok {
 			local = true
-			stops = append(stops, drivers.Subscribe(func(o csi.Operation) { metrics.ObserveCSI(o.Driver, o.Method, o.Code, o.Took) }))
+			stops = append(stops, drivers.Subscribe(func(o csi.Operation) { metrics.ObserveCSI(o.Driver, o.Method, o.Code, o.Migrated, o.Took) }))
 		}
 	}
 	explain := func() []volumemanager.VolumeStatus {

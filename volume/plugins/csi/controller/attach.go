@@ -157,6 +157,7 @@ type target struct {
 	driver   *drivers.Driver
 	controls *drivers.Controls
 	host     volume.VolumeHost
+	migrated bool
 }
 
 // target finds the volume's driver. Errors have done nothing.
@@ -168,7 +169,7 @@ func (p *Plugin) target(ctx context.Context, spec *volume.Spec) (*target, error)
 	if source.Inline {
 		return nil, volume.Invalid("csi", "is an inline volume, which is its node's alone")
 	}
-	t := &target{pv: spec.PersistentVolume, source: source, host: p.Host}
+	t := &target{pv: spec.PersistentVolume, source: source, host: p.Host, migrated: spec.Migrated}
 	t.driver, t.controls, err = p.service(ctx, source.Driver)
 	return t, err
 }
@@ -178,7 +179,7 @@ func (t *target) secretsFor(ctx context.Context, ref *v1.SecretReference, method
 }
 
 func (t *target) call(method string, secrets map[string]string) drivers.Call {
-	return drivers.Call{Driver: t.driver, Method: method, Volume: t.source.Handle, Secret: csivolume.ValuesOf(secrets)}
+	return drivers.Call{Driver: t.driver, Method: method, Volume: t.source.Handle, Secret: csivolume.ValuesOf(secrets), Migrated: t.migrated}
 }
 
 // capability is the same as the node's: the first access mode counts.

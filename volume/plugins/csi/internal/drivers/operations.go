@@ -16,7 +16,13 @@ type Operation struct {
 	// "/csi.v1.Node/NodeStageVolume". Code is the answer's, such as "OK".
 	Driver, Method, Code string
 	Took                 time.Duration
+	// Migrated: the volume was translated from an in-tree source. It is false, as the kubelet's
+	// is, where the call needs no spec: to unpublish, unstage or measure.
+	Migrated bool
 }
+
+// migratedKey is the key of a call's Migrated in its context.
+type migratedKey struct{}
 
 // Subscribe calls f after each call of a driver, until stop is called. f must not block,
 // and may be called concurrently, also once more while stop is called.
@@ -58,6 +64,7 @@ func (o *observers) observe(done Operation) {
 func (d *Driver) measured(ctx context.Context, method string, request, response any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	begin := time.Now()
 	err := invoke(ctx, method, request, response, conn, options...)
-	d.set.observers.observe(Operation{Driver: d.Name, Method: method, Code: status.Code(err).String(), Took: time.Since(begin)})
+	migrated, _ := ctx.Value(migratedKey{}).(bool)
+	d.set.observers.observe(Operation{Driver: d.Name, Method: method, Code: status.Code(err).String(), Took: time.Since(begin), Migrated: migrated})
 	return err
 }

@@ -184,6 +184,8 @@ type Call struct {
 	Method string
 	Volume string   // its id
 	Secret []string // what must not be in this call's error, nor in a later one's
+	// Migrated: the volume was translated from an in-tree source.
+	Migrated bool
 }
 
 // Do makes a call: one at a time for a volume, and no longer than the limit. An error of
@@ -203,7 +205,7 @@ func (s *Set) Do(ctx context.Context, c Call, send func(context.Context, *Sessio
 	}
 	s.sent.add(c.Secret)
 	done := c.Driver.begin(c)
-	err = send(ctx, session)
+	err = send(context.WithValue(ctx, migratedKey{}, c.Migrated), session)
 	done()
 	if err == nil {
 		c.Driver.answered()
