@@ -2,6 +2,7 @@ package containerenv
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -28,22 +29,30 @@ const (
 // file looks a variable up in a file of one of the pod's emptyDirs (KEP-3721). What the
 // pod's containers have put there is a stranger's: links stay inside the volume, and
 // nothing but a regular file is opened.
-func (r *resolver) file(s *v1.FileKeySelector) (value string, set bool, err error) {
+func (r *resolver) file(ctx context.Context, s *v1.FileKeySelector) (value string, set bool, err error) {
 	if err := r.checkFile(s); err != nil {
 		return "", false, err
 	}
 	where := fmt.Sprintf("file %q of volume %q", s.Path, s.VolumeName)
 	host := &volume.Host{RootDir: r.from.RootDir}
-	file, err := openEnvFile(host.GetPodVolumeDir(r.pod.UID, emptyDirPlugin, s.VolumeName), s.Path)
+	dir := host.GetPodVolumeDir(r.pod.UID, emptyDirPlugin, s.VolumeName)
+	type found struct {
+		value string
+		set   bool
+	}
+	result := make(chan found, 1)
+	err = r.reads.Do(ctx, dir, func() error {
+		value, set, err := readEnvFile(dir, s.Path, s.Key)
+		result <- found{value, set}
+		return err
+	})
+	if err == nil {
+		f := <-result
+		value, set = f.value, f.set
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", false, unlessOptional(&MissingError{File: where}, s.Optional)
-	case err != nil:
-		return "", false, fmt.Errorf("%s: %w", where, err)
-	}
-	defer file.Close()
-	value, set, err = parseEnvFile(file, s.Key)
-	switch {
 	case err != nil:
 		return "", false, fmt.Errorf("%s: %w", where, err)
 	case !set:
@@ -78,6 +87,16 @@ func (r *resolver) checkFile(s *v1.FileKeySelector) error {
 
 // errNoFile says that opening would act on a device, or wait at a FIFO.
 var errNoFile = errors.New("it is no regular file")
+
+// readEnvFile may block for as long as a file system does that a container has mounted there.
+func readEnvFile(dir, path, key string) (value string, set bool, err error) {
+	file, err := openEnvFile(dir, path)
+	if err != nil {
+		return "", false, err
+	}
+	defer file.Close()
+	return parseEnvFile(file, key)
+}
 
 func openEnvFile(dir, path string) (*os.File, error) {
 	root, err := os.OpenRoot(dir)

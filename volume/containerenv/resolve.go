@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/downward"
 	"github.com/podvol/podvol/volume/objects"
@@ -50,6 +51,8 @@ type Sources struct {
 //   - Each object is read once.
 //   - A file of a fileKeyRef is at most 64 KiB, and links in its volume do not lead out. An
 //     empty value is one, where the kubelet takes it for a missing key.
+//   - A file system that hangs, as a container may mount one in its emptyDir, is waited for
+//     until ctx ends. The read that was given up keeps a thread until the file system answers.
 func Resolve(ctx context.Context, pod *v1.Pod, container *v1.Container, from Sources) (*Environment, error) {
 	switch {
 	case pod == nil:
@@ -92,6 +95,8 @@ type resolver struct {
 	env       *Environment
 	services  map[string]string
 	errs      []error
+	// reads are of files in the pod's volumes.
+	reads blockingcall.Group[string]
 }
 
 // object is a config map or secret as read.
@@ -190,7 +195,7 @@ func (r *resolver) valueFrom(ctx context.Context, s *v1.EnvVarSource) (value str
 		k := s.SecretKeyRef
 		return r.key(ctx, r.ref("Secret", k.Name), k.Key, k.Optional)
 	}
-	return r.file(s.FileKeyRef)
+	return r.file(ctx, s.FileKeyRef)
 }
 
 func countSources(s *v1.EnvVarSource) (n int) {
