@@ -43,7 +43,8 @@ func (d *device) GetDeviceMountPath(spec *volume.Spec) (string, error) {
 
 // MountDevice has a driver that attaches mount the volume once for the node. Of a driver without
 // mountdevice, the node mounts the device, if there is one, after it has given it a file system
-// if it is blank. Of a driver without both, there is nothing to do.
+// if it is blank. Of a driver without both, it only
+// remembers that the volume is used, until UnmountDevice.
 func (d *device) MountDevice(ctx context.Context, spec *volume.Spec, devicePath, deviceMountPath string, args volume.DeviceMounterArgs) error {
 	s, err := d.plugin.checked(spec)
 	if err == nil {
@@ -74,22 +75,14 @@ func (p *plugin) mountDevice(ctx context.Context, s *source, at place, devicePat
 	}
 	r := s.record(d)
 	err = p.mount(ctx, at, deviceVerbs, r, func() error { return p.stage(ctx, s, at, d, r, devicePath, args) })
-	if !errors.Is(err, errNothingToMount) {
-		return err
+	if errors.Is(err, errNothingToMount) {
+		return nil // the record stays until UnmountDevice: pods use what is attached
 	}
-	return p.forgetDevice(at, r)
+	return err
 }
 
 // errNothingToMount says that a driver mounts no devices.
 var errNothingToMount = errors.New("the driver mounts no devices")
-
-// forgetDevice removes the place of a device that is not mounted, unless it was attached here.
-func (p *plugin) forgetDevice(at place, r *record) error {
-	if r.Attached != "" {
-		return nil
-	}
-	return at.remove()
-}
 
 // stage attaches the volume, where nobody else does, and mounts its device.
 func (p *plugin) stage(ctx context.Context, s *source, at place, d *driver.Driver, r *record, devicePath string, args volume.DeviceMounterArgs) error {

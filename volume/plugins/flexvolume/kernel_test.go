@@ -275,6 +275,45 @@ func TestKernelOthersAttach(t *testing.T) {
 	})
 }
 
+// A volume whose driver mounts for each pod is not detached while a pod may have it.
+func TestKernelDetachWithoutADevice(t *testing.T) {
+	nstest.RunAs(t, []nstest.Mode{nstest.User}, func(t *testing.T) {
+		b := newBench(t, t.TempDir())
+		b.bare(attachments{})
+		installProgram(t, b.drivers, "example.com/perpod", `#!/bin/sh
+case $1 in
+attach | detach) touch "$0.$1" ;;
+mount) mount -t tmpfs own "$2" ;;
+unmount) umount "$2" ;;
+init) echo '{"status":"Success","capabilities":{"attach":true}}'; exit ;;
+*) echo '{"status":"Not supported"}'; exit ;;
+esac && echo '{"status":"Success"}'
+`)
+		s := pv("data", "example.com/perpod", nil)
+		if _, err := b.plugin.AttachSpec(t.Context(), s, fakehost.NodeName); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			b.mustSetUp(s, "a")
+			b.restart()
+			b.bare(attachments{})
+		}
+		called := driver.Program(b.drivers, "example.com/perpod") + ".detach"
+		if err := b.plugin.DetachSpec(t.Context(), s, fakehost.NodeName); !errors.Is(err, volume.ErrInUse) {
+			t.Errorf("detached under a pod: %v", err)
+		}
+		if _, err := os.Stat(called); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the driver was called: %v", err)
+		}
+		b.tearDown(s, "a")
+		b.AssertTornDown(t)
+		b.must(b.plugin.DetachSpec(t.Context(), s, fakehost.NodeName))
+		if _, err := os.Stat(called); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // guarded is a driver that mounts a device only with the right password.
 const guarded = `#!/bin/sh
 ok() { echo '{"status":"Success"}'; exit; }

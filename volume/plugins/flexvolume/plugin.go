@@ -13,7 +13,8 @@
 //     undone before the next call.
 //   - Where a driver has no call for it, the node does what it can by itself: it mounts the
 //     device that a volume was attached as, binds that for pods, unmounts, and grows file
-//     systems. If a driver has vanished, the node unmounts its volumes.
+//     systems. If a driver has vanished, the node unmounts its volumes. What the node has
+//     attached by it stays attached, and UnmountDevice fails, until it is installed again.
 //   - A success without a mount is an error: pods would write to the node's own disk.
 //
 // Two things differ from Kubernetes:
@@ -99,7 +100,8 @@ type plugin struct {
 	disks           diskmount.Disks
 	// places are the directories that are being mounted at, or unmounted.
 	places keylock.Map[string]
-	// attached has the drivers of the volumes that were attached by name.
+	// attached has the drivers of the volumes that were attached by name. It keeps those of
+	// detached ones, since Detach may be repeated.
 	attached sync.Map
 }
 
