@@ -36,6 +36,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -171,7 +172,7 @@ func (p Projects) begin(d *os.File, bytes int64) error {
 	if empty, err := isEmpty(d); err != nil || !empty {
 		return errors.Join(err, ErrNotEmpty)
 	}
-	taken, err := p.Kernel.Named()
+	named, err := p.Kernel.Named()
 	if err != nil {
 		return &UnenforcedError{d.Name(), err} // a file that cannot be read or understood may stay so
 	}
@@ -179,6 +180,8 @@ func (p Projects) begin(d *os.File, bytes int64) error {
 	if err != nil {
 		return err
 	}
+	taken := map[uint32]bool{}
+	maps.Copy(taken, named)
 	for id, of := range records {
 		taken[id] = true
 		if of == d.Name() { // of an interrupted try
