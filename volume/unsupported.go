@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// UnsupportedError says that no registered plugin knows a volume's type. It says
-// why, and what to use instead. A plugin of the user's own that supports the type
-// takes precedence.
+// UnsupportedError says that no registered plugin knows a volume's type, or that its plugin
+// must not mount such a volume on this node. It says why, and what to use instead. A plugin
+// of the user's own that supports the type takes precedence.
 type UnsupportedError struct {
 	// Volume is the volume's name; may be empty.
 	Volume string

@@ -31,6 +31,6 @@
 // must allow to get, list, watch, create and delete pods; where it may list and
 // watch events, the pods' events are passed on.
 //
-// Volumes of type glusterfs also need the right to get endpoints in the namespaces of
-// their Endpoints objects, which not every version of Kubernetes gives to nodes.
+// Volumes of type glusterfs also need the right to get endpoints in the namespaces that
+// their PersistentVolumes name, which not every version of Kubernetes gives to nodes.
 package clusterhost

@@ -67,8 +67,8 @@ func fates() []fate {
 		{of: reflect.TypeFor[v1.EnvVarSource](), done: "fieldRef resourceFieldRef configMapKeyRef secretKeyRef fileKeyRef"},
 
 		{of: reflect.TypeFor[v1.VolumeSource](),
-			done:       "hostPath emptyDir secret nfs iscsi flexVolume glusterfs cephfs rbd persistentVolumeClaim downwardAPI configMap projected ephemeral",
-			refused:    "gitRepo flocker fc quobyte photonPersistentDisk scaleIO storageos csi image",
+			done:       "hostPath emptyDir secret nfs iscsi flexVolume cephfs rbd persistentVolumeClaim downwardAPI configMap projected ephemeral",
+			refused:    "gitRepo flocker fc quobyte photonPersistentDisk scaleIO storageos csi image glusterfs",
 			translated: "gcePersistentDisk awsElasticBlockStore cinder azureFile vsphereVolume azureDisk portworxVolume"},
 		{of: reflect.TypeFor[v1.ImageVolumeSource](), done: "reference pullPolicy"}, // of volume/plugins/image
 		{of: reflect.TypeFor[v1.EmptyDirVolumeSource](), done: "medium mode", noted: "sizeLimit"},
@@ -78,7 +78,7 @@ func fates() []fate {
 		{of: reflect.TypeFor[v1.CephFSPersistentVolumeSource](), done: "monitors path user secretFile secretRef readOnly"},
 		{of: reflect.TypeFor[v1.RBDVolumeSource](), done: "monitors image fsType pool user keyring secretRef readOnly"},
 		{of: reflect.TypeFor[v1.RBDPersistentVolumeSource](), done: "monitors image fsType pool user keyring secretRef readOnly"},
-		{of: reflect.TypeFor[v1.GlusterfsVolumeSource](), done: "endpoints path readOnly"},
+		{of: reflect.TypeFor[v1.GlusterfsVolumeSource](), done: "endpoints path readOnly"}, // with TrustPodNamespaces
 		{of: reflect.TypeFor[v1.GlusterfsPersistentVolumeSource](), done: "endpoints path readOnly endpointsNamespace"},
 		{of: reflect.TypeFor[v1.ISCSIVolumeSource](),
 			done: "targetPortal portals iqn lun iscsiInterface fsType readOnly chapAuthSession secretRef initiatorName", noted: "chapAuthDiscovery"},

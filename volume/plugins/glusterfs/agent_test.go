@@ -41,7 +41,7 @@ func (theServer) GetEndpointAddresses(context.Context, string, string) ([]string
 
 // agent sets the volume "vol" of the pod "a" up, says so, and stays until it is killed.
 func agent(root, cgroups string) (code int) {
-	plugin := glusterfs.New(glusterfs.Config{})
+	plugin := glusterfs.New(glusterfs.Config{TrustPodNamespaces: true})
 	spec := volumetest.Inline(v1.VolumeSource{Glusterfs: &v1.GlusterfsVolumeSource{EndpointsName: "gluster", Path: "data"}})(nil)
 	err := plugin.Init(&volume.Host{
 		RootDir: root, NodeName: "node", Endpoints: theServer{},

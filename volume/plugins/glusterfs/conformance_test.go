@@ -23,6 +23,37 @@ func endpoints(namespace, name string, addresses ...string) *kubeapi.Endpoints {
 	return e
 }
 
+// By default the users of a pod's namespace choose no servers.
+func TestConformanceWithoutTrust(t *testing.T) {
+	const noKernel = "no Gluster server is there"
+	persistent := func(namespace *string) func(*volumetest.Node) *volume.Spec {
+		s := &v1.GlusterfsPersistentVolumeSource{EndpointsName: "gluster", EndpointsNamespace: namespace, Path: "data"}
+		return volumetest.Persistent(v1.PersistentVolumeSource{Glusterfs: s}, false)
+	}
+	working := func(name, namespace, address string) volumetest.Case {
+		return volumetest.Case{
+			Name: name, Spec: persistent(&namespace), Shared: true, NoKernel: noKernel,
+			Prepare: func(n *volumetest.Node) { n.Serve(address+":data", map[string]string{"index.html": "hello"}) },
+			Want: volumetest.Want{
+				Files: map[string]volumetest.File{"index.html": {Content: "hello"}}, Mount: &volumetest.Mount{Source: address + ":data"},
+			},
+		}
+	}
+	inline := volumetest.Inline(v1.VolumeSource{Glusterfs: &v1.GlusterfsVolumeSource{EndpointsName: "gluster", Path: "data"}})
+	volumetest.Run(t, func() volume.VolumePlugin { return glusterfs.New(glusterfs.Config{}) }, volumetest.Suite{
+		Working: []volumetest.Case{
+			working("an administrator's namespace", "storage", "198.51.100.1"),
+			working("the claim's namespace, which an administrator has named", "default", "192.0.2.1"),
+		},
+		Refused: []volumetest.RefusedCase{
+			{Name: "inline", Spec: inline, Because: "use a PersistentVolume with an endpointsNamespace"},
+			{Name: "no namespace", Spec: persistent(nil), Because: "glusterfs.endpointsNamespace"},
+			{Name: "an empty namespace", Spec: persistent(new("")), Because: "glusterfs.endpointsNamespace"},
+		},
+		Objects: []metav1.Object{endpoints("default", "gluster", "192.0.2.1"), endpoints("storage", "gluster", "198.51.100.1")},
+	})
+}
+
 func TestConformance(t *testing.T) {
 	const noKernel = "no Gluster server is there"
 	serve := func(source string) func(*volumetest.Node) {
@@ -33,7 +64,7 @@ func TestConformance(t *testing.T) {
 		return volumetest.Inline(v1.VolumeSource{Glusterfs: &v1.GlusterfsVolumeSource{EndpointsName: endpoints, Path: path}})
 	}
 	elsewhere := &v1.GlusterfsPersistentVolumeSource{EndpointsName: "gluster", EndpointsNamespace: new("storage"), Path: "data/team/a"}
-	volumetest.Run(t, func() volume.VolumePlugin { return glusterfs.New(glusterfs.Config{}) }, volumetest.Suite{
+	volumetest.Run(t, func() volume.VolumePlugin { return glusterfs.New(glusterfs.Config{TrustPodNamespaces: true}) }, volumetest.Suite{
 		Working: []volumetest.Case{
 			{
 				Name: "inline", Spec: inline("gluster", "data"), Prepare: serve("192.0.2.1:data"), Shared: true, NoKernel: noKernel,

@@ -7,6 +7,20 @@
 // PersistentVolume. They are asked for what the volume consists of, one after the other.
 // They are looked up for a new mount only: a mounted volume keeps the servers it has.
 //
+// # Servers are trusted with the node
+//
+// A server tells the client by a "volfile" which modules to load and with what options, and
+// the client is a process of root. A hostile server so shows a pod the node's own files, to
+// read and to write, and need not stop there. So whoever chooses a volume's servers must be
+// trusted as root on each node that mounts it.
+//
+// For that reason volumes whose Endpoints are in the pod's namespace are refused, unlike in
+// Kubernetes: inline volumes, and PersistentVolumes without an endpointsNamespace. Who can
+// make Services and pods there has Endpoints with addresses of its own. An administrator
+// who names a namespace in a PersistentVolume vouches for all who may write its Services,
+// pods and Endpoints; it may be the claim's. [Config.TrustPodNamespaces] is for nodes whose
+// pods are all of trusted users.
+//
 // # The client
 //
 // Each pod's volume has a client process of its own, as in Kubernetes. It takes some ten

@@ -22,7 +22,7 @@ func TestClientWithoutAutoUnmount(t *testing.T) {
 		const script = "#!/bin/sh\ncase \"$*\" in *auto_unmount*) echo Invalid option auto_unmount >&2; exit 1;; esac\n" +
 			"for target; do :; done\nexec mount -t tmpfs older \"$target\"\n"
 		testtool.Must(t, os.WriteFile(helper, []byte(script), 0o755))
-		n := &node{fakehost.NewOnKernel(t, host.New(host.Config{MountCommand: helper, CgroupDir: t.TempDir()})), t, glusterfs.New(glusterfs.Config{})}
+		n := &node{fakehost.NewOnKernel(t, host.New(host.Config{MountCommand: helper, CgroupDir: t.TempDir()})), t, glusterfs.New(glusterfs.Config{TrustPodNamespaces: true})}
 		n.Add(endpoints("default", "gluster", "192.0.2.1"))
 		testtool.Must(t, n.plugin.Init(n))
 		m, u, at := n.pod("a", "data", false)

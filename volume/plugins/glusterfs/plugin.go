@@ -26,6 +26,10 @@ type Config struct {
 	// after its beginning the mount is detached. 0 means one minute and two, as for nfs;
 	// less than 0 means never.
 	ForceAfter, LazyAfter time.Duration
+	// TrustPodNamespaces allows inline volumes, and PersistentVolumes without an
+	// endpointsNamespace. Whoever may make Services or Endpoints, and pods, in any namespace
+	// can become root on the node then: see the package comment.
+	TrustPodNamespaces bool
 }
 
 // New returns the plugin.
@@ -77,6 +81,9 @@ func (p *plugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, err
 		m.source.namespace = cmp.Or(s.namespace, pod.Namespace)
 		if err := m.check(); err != nil {
 			return nil, err
+		}
+		if s.namespace == "" && !p.config.TrustPodNamespaces {
+			return nil, untrusted(spec)
 		}
 		var err error
 		m.options, err = pluginbase.Options(spec, m.readOnly)

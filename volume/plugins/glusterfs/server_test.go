@@ -35,6 +35,7 @@ type node struct {
 }
 
 func newNode(t *testing.T, config glusterfs.Config) *node {
+	config.TrustPodNamespaces = true
 	n := &node{fakehost.NewOnKernel(t, host.New(host.Config{})), t, glusterfs.New(config)}
 	n.Add(endpoints("default", "gluster", glusterserver.Address, "192.0.2.9"))
 	testtool.Must(t, n.plugin.Init(n))

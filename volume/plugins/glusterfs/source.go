@@ -40,6 +40,19 @@ func persistentSource(s *v1.PersistentVolumeSource) *source {
 	return found
 }
 
+// untrusted is the error for a volume whose servers are of the pod's namespace.
+func untrusted(spec *volume.Spec) error {
+	const why = "a volume's servers decide what root's client does on the node, and users of the pod's namespace would choose them"
+	const allow = "allow this where all who make pods may be root on the node (glusterfs.Config.TrustPodNamespaces)"
+	if spec.PersistentVolume != nil {
+		return volume.Invalid("glusterfs.endpointsNamespace", "must be a namespace whose users are trusted: %s; set it, or %s", why, allow)
+	}
+	return volume.NothingDone(&volume.UnsupportedError{
+		Volume: spec.Name(), Type: "glusterfs", Reason: why,
+		Replacement: "use a PersistentVolume with an endpointsNamespace, or " + allow,
+	})
+}
+
 // check refuses what would lead a request for the Endpoints, or the mount helper, to
 // something else.
 func (s *source) check() error {

@@ -21,6 +21,7 @@ import (
 	"github.com/podvol/podvol/volume/plugins/csi"
 	"github.com/podvol/podvol/volume/plugins/csi/controller"
 	"github.com/podvol/podvol/volume/plugins/flexvolume"
+	"github.com/podvol/podvol/volume/plugins/glusterfs"
 	"github.com/podvol/podvol/volume/plugins/image"
 	"github.com/podvol/podvol/volume/plugins/nfs"
 )
@@ -117,7 +118,8 @@ func (o *Options) LastingPlugins(ctx context.Context, fake bool, log io.Writer) 
 func (o *Options) all(ctx context.Context, fake bool, log io.Writer, images image.Config) ([]volume.VolumePlugin, *controller.NodePlugin, error) {
 	plugins, err := o.NFS()
 	images.Layouts, images.DockerConfig, images.PlainHTTP = o.layouts, o.credentials, o.plainHTTP
-	plugins = append(plugins, image.New(images))
+	// Whoever writes the manifests can mount any hostPath, and so is root here anyway.
+	plugins = append(plugins, image.New(images), glusterfs.New(glusterfs.Config{TrustPodNamespaces: true}))
 	if fake {
 		plugins = append(plugins, unattached{flexvolume.New(flexvolume.Config{Dir: "/nonexistent (--fake runs no drivers)"})})
 	} else if o.flexvolume != (flexvolume.Config{}) {
