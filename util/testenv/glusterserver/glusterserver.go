@@ -130,6 +130,27 @@ func (s *Server) NewVolume(t *testing.T, name string) {
 	s.Gluster(t, "volume", "start", name)
 }
 
+// KillBricks kills the processes of a volume's bricks: clients lose them, and the server does
+// not start them again by itself.
+func (s *Server) KillBricks(t *testing.T, volume string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("/run/gluster/vols", volume, "*.pid"))
+	testtool.Must(t, err)
+	if len(files) == 0 {
+		t.Fatalf("no process of the volume %s is known", volume)
+	}
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		testtool.Must(t, err)
+		pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
+		testtool.Must(t, err)
+		testtool.Must(t, unix.Kill(pid, unix.SIGKILL))
+		// It was left to process 1, which the test is. The server takes a zombie for running.
+		_, err = unix.Wait4(pid, nil, 0, nil)
+		testtool.Must(t, err)
+	}
+}
+
 // Gluster runs a command of gluster(8).
 func (s *Server) Gluster(t *testing.T, args ...string) {
 	t.Helper()

@@ -30,13 +30,15 @@
 //   - The mounter starts it outside of the agent's service, see package mount/host: it
 //     outlives the agent.
 //   - It is asked to take its mount away when it dies (auto_unmount), where it knows that
-//     option. A set-up also takes a dead client's mount for none, and mounts anew.
+//     option. A set-up also takes a dead client's mount for none, and mounts anew. A client
+//     that does not reach its servers is left alone: it goes on once it does.
 //   - Teardown waits for the client to end, since it may still be sending what was
 //     written. One that does not end within half a minute, or is stopped, is killed.
 //   - A client that an earlier agent has started and that has not mounted yet is killed
 //     before another one is started for its directory.
 //   - It is looked for in this machine's /proc. Where the agent does not see the processes
-//     of its mounter, none of them is waited for or killed.
+//     of its mounter, none of them is waited for or killed, and a set-up takes one that does
+//     not reach its servers for dead.
 //
 // It logs errors to <volume>/client.log in the plugin's directory of the pod
 // ([volume.VolumeHost], GetPodPluginDir), which only its owner can read. The end of that is part of a failed mount's error. Set-up and GetMetrics

@@ -30,15 +30,31 @@ type client struct {
 	plugin *plugin
 }
 
-// GetMetrics returns the metrics of the Gluster volume. Where the client is dead or hangs,
-// the error is a *[meter.Error], for the latter when ctx ends.
+// GetMetrics returns the metrics of the Gluster volume. Where the client is dead, hangs, or
+// reaches no server, the error is a *[meter.Error], for one that hangs when ctx ends.
 func (c *client) GetMetrics(ctx context.Context) (*volume.Metrics, error) {
 	c.boundLog()
 	metrics, err := podmount.Metrics(ctx, c.Host.GetMounter(), &c.plugin.meter, c.GetPath())
-	if errors.Is(err, unix.ENOTCONN) {
+	switch {
+	case c.isDead(c.GetPath(), err):
 		err = fmt.Errorf("the volume's client process is dead: delete the pod and make it anew: %w", err)
+	case errors.Is(err, unix.ENOTCONN):
+		err = fmt.Errorf("the volume's client does not reach its servers, and goes on once it does: %w", err)
 	}
 	return metrics, c.Error("GetMetrics", err)
+}
+
+// isDead reports whether the client of a mount has ended, by the error of a question to it.
+// The kernel's error is also that of a client whose servers are away, which has a process.
+func (c *client) isDead(dir string, err error) bool {
+	if !errors.Is(err, unix.ENOTCONN) {
+		return false
+	}
+	clients, findErr := findClients(dir)
+	for _, p := range clients {
+		unix.Close(p.fd)
+	}
+	return findErr == nil && !slices.ContainsFunc(clients, process.serves)
 }
 
 type mounter struct {
@@ -82,7 +98,7 @@ func (m *mounter) setUp(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	if mounted && !m.isDead(ctx, dir) {
+	if mounted && !m.isDead(dir, m.ask(ctx, dir)) {
 		m.boundLog()
 		return nil
 	}
@@ -103,16 +119,17 @@ func (m *mounter) isMounted(e mount.Entry) bool {
 	return m.isVolume(e) && (e.ReadOnly() || !m.readOnly)
 }
 
-// isDead reports whether the client of a mount has ended. One that hangs has not.
-func (m *mounter) isDead(ctx context.Context, dir string) bool {
+// ask returns the error of a question to a mount's client, which may hang.
+func (m *mounter) ask(ctx context.Context, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, aliveness)
 	defer cancel()
 	_, err := m.plugin.meter.FileSystem(ctx, dir)
-	return errors.Is(err, unix.ENOTCONN)
+	return err
 }
 
-// clear ends what clients are left, one of which could still mount, and then takes away
-// what no client serves any more. Nothing of that can be lost: to be detached is as good.
+// clear ends what clients are left where none is mounted, one of which could still mount, and
+// takes away a mount that no client serves. Nothing of that can be lost: to be detached is as
+// good.
 func (m *mounter) clear(ctx context.Context, dir string) error {
 	if real := realPath(dir); !isPlain(real) {
 		return volume.NothingDone(volume.Invalid("dir", "the mount helper of GlusterFS cannot take the path %q", real))

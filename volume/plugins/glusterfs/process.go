@@ -145,6 +145,13 @@ func isClient(pid int, dir string) (is, helper bool) {
 	return false, false
 }
 
+// serves reports whether a process is a client that could serve a mount, which takes several
+// threads. That which only unmounts when it has died has one.
+func (p process) serves() bool {
+	threads, err := os.ReadDir(filepath.Join(procDir, strconv.Itoa(p.pid), "task"))
+	return !p.helper && (err == nil && len(threads) > 1 || err != nil && !errors.Is(err, fs.ErrNotExist))
+}
+
 // await reports whether a process has ended by a deadline. It does not wait for one that is
 // stopped.
 func (p process) await(ctx context.Context, deadline time.Time) (ended bool, err error) {

@@ -140,6 +140,7 @@ func TestOnAServer(t *testing.T) {
 		t.Run("a client that dies", clientDies)
 		t.Run("a client that dies and unmounts", clientDiesAndUnmounts)
 		t.Run("a client that hangs", clientHangs)
+		t.Run("bricks that are away", func(t *testing.T) { bricksAway(t, s) })
 		t.Run("a server that does not answer", func(t *testing.T) { serverHangs(t, s) })
 		t.Run("no such volume", noSuchVolume)
 		t.Run("outlives its agent", outlivesAgent)
@@ -227,12 +228,54 @@ func clientDies(t *testing.T) {
 // awaitDead waits until a mount's client has ended: then it answers at once.
 func awaitDead(t *testing.T, at string) {
 	t.Helper()
+	awaitAnswer(t, at, unix.ENOTCONN)
+}
+
+// awaitAnswer waits until a mount answers with an error, or with none.
+func awaitAnswer(t *testing.T, at string, want error) {
+	t.Helper()
 	var st unix.Statfs_t
 	for t.Context().Err() == nil {
-		if err := unix.Statfs(at, &st); errors.Is(err, unix.ENOTCONN) {
+		if err := unix.Statfs(at, &st); errors.Is(err, want) {
 			return
 		}
 	}
+}
+
+// A container that has a file open goes on after an outage of all bricks, whatever the agent
+// does meanwhile.
+func bricksAway(t *testing.T, s *glusterserver.Server) {
+	s.NewVolume(t, "outage")
+	n := newNode(t, glusterfs.Config{})
+	m, u, at := n.pod("a", "outage", false)
+	testtool.Must(t, m.SetUp(t.Context(), volume.MounterArgs{}))
+	held, err := os.Create(filepath.Join(at, "file"))
+	testtool.Must(t, err)
+	defer held.Close()
+	_, err = held.WriteString("before")
+	testtool.Must(t, err)
+	testtool.Must(t, held.Sync())
+	before := clients(t, at)
+	s.KillBricks(t, "outage")
+	awaitAnswer(t, at, unix.ENOTCONN)
+	if _, err := m.GetMetrics(t.Context()); !errors.Is(err, unix.ENOTCONN) || !strings.Contains(err.Error(), "does not reach its servers") {
+		t.Errorf("metrics without servers: %v", err)
+	}
+	testtool.Must(t, m.SetUp(t.Context(), volume.MounterArgs{}))
+	if after := clients(t, at); len(before) == 0 || !slices.Equal(after, before) {
+		t.Errorf("the clients were %v, and are %v", before, after)
+	}
+	s.Gluster(t, "volume", "start", "outage", "force")
+	awaitAnswer(t, at, nil)
+	_, err = held.WriteString(" and after")
+	testtool.Must(t, err)
+	testtool.Must(t, held.Sync())
+	if got, err := os.ReadFile(filepath.Join(at, "file")); string(got) != "before and after" || err != nil {
+		t.Errorf("after the outage: %q, %v", got, err)
+	}
+	testtool.Must(t, held.Close())
+	testtool.Must(t, u.TearDown(t.Context()))
+	n.wantGone(at)
 }
 
 // A client that dies alone takes its mount away, which a manager sees in the mount table.
