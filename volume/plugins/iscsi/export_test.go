@@ -9,7 +9,7 @@ type (
 	Plugin    = plugin
 )
 
-// NewWith returns the plugin with other hands.
+// NewWith returns the plugin with an initiator and a formatter of the test.
 func NewWith(i Initiator, f Formatter) *Plugin { return newPlugin(i, f, "") }
 
 // ShareMachine has the plugin lock targets for all programs of a machine.

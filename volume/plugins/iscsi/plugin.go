@@ -80,10 +80,10 @@ type initiator interface {
 	Logout(ctx context.Context, lun openiscsi.LUN) error
 }
 
-// newPlugin returns the plugin with other hands; formats nil: this node's; lockDir empty: no
-// other program of the machine has the hands.
-func newPlugin(hands initiator, formats diskmount.Formatter, lockDir string) *plugin {
-	return &plugin{initiator: hands, lockDir: lockDir, disks: diskmount.Disks{Formats: formats}, Kind: pluginbase.Kind[source]{
+// newPlugin returns the plugin with an initiator of the caller's; formats nil: this node's;
+// lockDir empty: no other program of the machine has the initiator.
+func newPlugin(i initiator, formats diskmount.Formatter, lockDir string) *plugin {
+	return &plugin{initiator: i, lockDir: lockDir, disks: diskmount.Disks{Formats: formats}, Kind: pluginbase.Kind[source]{
 		Name: PluginName, Field: "iscsi", Inline: fromInline, Persistent: fromPersistent,
 	}}
 }

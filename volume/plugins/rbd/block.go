@@ -92,27 +92,28 @@ func (b *blockVolume) setUp(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	a := &attach{plugin: p, source: b.source, file: p.recordFile(place), place: place}
-	mapped, err := a.isMapped()
+	st := &staging{plugin: p, source: b.source, file: p.recordFile(place), place: place}
+	mapped, err := st.isMapped()
 	if err != nil || mapped {
 		return volume.NothingDone(err)
 	}
-	if err := a.readKey(ctx, b.Pod.Namespace); err != nil {
+	if err := st.readKey(ctx, b.Pod.Namespace); err != nil {
 		return err
 	}
-	if _, err := a.mapImage(ctx, true); err != nil {
-		return a.undo(ctx, err)
+	if _, err := st.mapImage(ctx, true); err != nil {
+		return st.undo(ctx, err)
 	}
 	return nil
 }
 
-// isMapped reports whether the image is a disk of this node, and is read-only or not as asked for.
-func (a *attach) isMapped() (bool, error) {
-	r, ok, err := readRecord(a.file)
-	if err != nil || !ok || !r.Block || r.ReadOnly != a.source.deviceReadOnly {
+// isMapped reports whether the image is a block volume of this node already, by whatever key, and
+// read-only or not as asked for.
+func (st *staging) isMapped() (bool, error) {
+	r, ok, err := readRecord(st.file)
+	if err != nil || !ok || !r.Block || r.ReadOnly != st.source.deviceReadOnly {
 		return false, err
 	}
-	_, mapped, err := a.plugin.client.Find(r.Token)
+	_, mapped, err := st.plugin.client.Find(r.Token)
 	return mapped, err
 }
 

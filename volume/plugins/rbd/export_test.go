@@ -9,5 +9,5 @@ type (
 	Plugin    = plugin
 )
 
-// NewWith returns the plugin with other hands.
-func NewWith(c Config, hands Client, f Formatter) *Plugin { return newPlugin(c, hands, f) }
+// NewWith returns the plugin with a client and a formatter of the test.
+func NewWith(c Config, of Client, f Formatter) *Plugin { return newPlugin(c, of, f) }

@@ -11,9 +11,10 @@
 //   - A volume that is only read needs no lock, and any number of nodes may map it.
 //   - The key is lent to the kernel in the keyring of one thread. It is in no argument list, no
 //     file and no error. Which keys a volume may use is as in package cephfs.
-//   - A pod whose inline volume another pod's has mapped needs the same key.
-//   - A mapping is told from others of the same image by a name that is recorded before. Those of
-//     others are left alone.
+//   - The key is read when the image is mapped, and may change while it is. Only pods that share
+//     the image of inline volumes need the same key.
+//   - Each mapping has a name, which is recorded before it is made. Other mappings of the image
+//     are left alone.
 //   - An image grows (rbd resize) while no node has it: that asks for the exclusive lock, too. Its
 //     file system grows when the next pod has it, by NodeExpand. Kubernetes grew images in use.
 //   - Volumes are known by monitors, pool and image. Kubernetes knew them by pool and image, and
@@ -68,12 +69,12 @@ type client interface {
 	Unmap(ctx context.Context, token string) error
 }
 
-// newPlugin returns the plugin with other hands; formats nil: this node's.
-func newPlugin(config Config, hands client, formats diskmount.Formatter) *plugin {
+// newPlugin returns the plugin with a client of the caller's; formats nil: this node's.
+func newPlugin(config Config, c client, formats diskmount.Formatter) *plugin {
 	if config.Resolver == nil {
 		config.Resolver = net.DefaultResolver
 	}
-	return &plugin{config: config, client: hands, disks: diskmount.Disks{Formats: formats}, Kind: pluginbase.Kind[source]{
+	return &plugin{config: config, client: c, disks: diskmount.Disks{Formats: formats}, Kind: pluginbase.Kind[source]{
 		Name: PluginName, Field: "rbd", Inline: fromInline, Persistent: fromPersistent,
 	}}
 }

@@ -78,28 +78,28 @@ func (p *plugin) mountDevice(ctx context.Context, s *source, path, podNamespace 
 	if err != nil || mounted && !s.key.IsInline {
 		return volume.NothingDone(err)
 	}
-	a := &attach{plugin: p, source: s, file: p.recordFile(path), place: path}
-	if err := a.readKey(ctx, podNamespace); err != nil {
+	st := &staging{plugin: p, source: s, file: p.recordFile(path), place: path}
+	if err := st.readKey(ctx, podNamespace); err != nil {
 		return err
 	}
 	if mounted {
-		return volume.NothingDone(a.checkKey())
+		return volume.NothingDone(st.checkKey())
 	}
-	found, err := a.mapImage(ctx, false)
+	found, err := st.mapImage(ctx, false)
 	if err != nil {
-		return a.undo(ctx, err)
+		return st.undo(ctx, err)
 	}
 	if _, err = podmount.MakeDir(path, 0o750); err == nil {
-		err = a.mount(ctx, found, args)
+		err = st.mount(ctx, found, args)
 	}
 	if err != nil {
-		return a.undo(ctx, err)
+		return st.undo(ctx, err)
 	}
 	return nil
 }
 
-// attach makes an image a disk of this node. Its caller has the image's lock.
-type attach struct {
+// staging makes an image a disk of this node. Its caller has the image's lock.
+type staging struct {
 	plugin      *plugin
 	source      *source
 	key         string
@@ -109,84 +109,84 @@ type attach struct {
 	isNew  bool // nothing of the volume was here
 }
 
-func (a *attach) readKey(ctx context.Context, podNamespace string) (err error) {
-	p := a.plugin
-	a.key, err = a.source.key.Key(ctx, p.Host, ceph.Files{Dir: p.config.KeyDir, Inline: p.config.InlineKeyFiles}, podNamespace)
+func (st *staging) readKey(ctx context.Context, podNamespace string) (err error) {
+	p := st.plugin
+	st.key, err = st.source.key.Key(ctx, p.Host, ceph.Files{Dir: p.config.KeyDir, Inline: p.config.InlineKeyFiles}, podNamespace)
 	return err
 }
 
 // checkKey refuses a pod that has another key than the one by which the image was mapped: what
 // its own would have shown is not known.
-func (a *attach) checkKey() error {
-	r, ok, err := readRecord(a.file)
-	if err != nil || ok && r.Key == r.markOf(a.source.key.User, a.key) {
+func (st *staging) checkKey() error {
+	r, ok, err := readRecord(st.file)
+	if err != nil || ok && r.Key == r.markOf(st.source.key.User, st.key) {
 		return err
 	}
-	name := a.source.volumeName()
+	name := st.source.volumeName()
 	return &volume.Failure{Cause: volume.ErrInUse, Subject: name, What: name + " is mounted on this node by another user or key", Next: "use the same one in all pods of the image"}
 }
 
 // mapImage makes the image a disk, after it has noted that in the record.
-func (a *attach) mapImage(ctx context.Context, isBlock bool) (krbd.Device, error) {
-	if err := a.takeRecord(ctx, isBlock); err != nil {
+func (st *staging) mapImage(ctx context.Context, isBlock bool) (krbd.Device, error) {
+	if err := st.takeRecord(ctx, isBlock); err != nil {
 		return krbd.Device{}, volume.NothingDone(err)
 	}
-	monitors, err := ceph.Resolve(ctx, a.plugin.config.Resolver, a.source.monitors)
+	monitors, err := ceph.Resolve(ctx, st.plugin.config.Resolver, st.source.monitors)
 	if err != nil {
 		return krbd.Device{}, err
 	}
-	s := a.source
-	return a.plugin.client.Map(ctx, krbd.Request{Monitors: monitors, User: s.key.User, Key: a.key, Pool: s.pool, Image: s.image, Token: a.record.Token, ReadOnly: s.deviceReadOnly})
+	s := st.source
+	return st.plugin.client.Map(ctx, krbd.Request{Monitors: monitors, User: s.key.User, Key: st.key, Pool: s.pool, Image: s.image, Token: st.record.Token, ReadOnly: s.deviceReadOnly})
 }
 
 // takeRecord takes the record of a mapping over, or writes a new one. A mapping for other uses
 // goes, unless it is in use.
-func (a *attach) takeRecord(ctx context.Context, isBlock bool) error {
-	before, ok, err := readRecord(a.file)
+func (st *staging) takeRecord(ctx context.Context, isBlock bool) error {
+	before, ok, err := readRecord(st.file)
 	if err != nil {
 		return err
 	}
-	if ok && before.Block == isBlock && before.ReadOnly == a.source.deviceReadOnly && before.Key == before.markOf(a.source.key.User, a.key) {
-		_, mapped, err := a.plugin.client.Find(before.Token)
-		a.record, a.isNew = before, err == nil && !mapped // as after a boot
+	if ok && before.Block == isBlock && before.ReadOnly == st.source.deviceReadOnly && before.Key == before.markOf(st.source.key.User, st.key) {
+		_, mapped, err := st.plugin.client.Find(before.Token)
+		st.record, st.isNew = before, err == nil && !mapped // as after a boot
 		return err
 	}
 	if ok {
-		if err := a.release(ctx, before); err != nil {
+		if err := st.release(ctx, before); err != nil {
 			return err
 		}
 	}
-	a.record, a.isNew = a.source.newRecord(a.key, isBlock), true
-	return a.record.write(a.file)
+	st.record, st.isNew = st.source.newRecord(st.key, isBlock), true
+	return st.record.write(st.file)
 }
 
 // release unmaps what was mapped for another use, such as after a crash. Of a block volume it is
 // not known whether a pod is about to open it.
-func (a *attach) release(ctx context.Context, before *record) error {
-	name := a.source.volumeName()
-	_, mapped, err := a.plugin.client.Find(before.Token)
+func (st *staging) release(ctx context.Context, before *record) error {
+	name := st.source.volumeName()
+	_, mapped, err := st.plugin.client.Find(before.Token)
 	if err != nil {
 		return err
 	}
-	mounted, err := diskmount.IsMounted(a.plugin.Host.GetMounter(), filepath.Join(a.plugin.mountsDir(), filepath.Base(a.place)))
+	mounted, err := diskmount.IsMounted(st.plugin.Host.GetMounter(), filepath.Join(st.plugin.mountsDir(), filepath.Base(st.place)))
 	if err != nil {
 		return err
 	}
 	if mapped && (before.Block || mounted) {
 		return &volume.Failure{Cause: volume.ErrInUse, Subject: name, What: name + " is in use on this node as another kind of volume, by another key, or read-only", Next: "end those pods, or use the image as they do"}
 	}
-	return a.plugin.client.Unmap(ctx, before.Token) // which waits for a call that was given up
+	return st.plugin.client.Unmap(ctx, before.Token) // which waits for a call that was given up
 }
 
 // mount mounts the disk. Its name is given to the next image once nothing has it open; so the
 // mapping is looked at again while this has.
-func (a *attach) mount(ctx context.Context, found krbd.Device, args volume.DeviceMounterArgs) error {
-	held, err := a.plugin.hold(ctx, found.Path)
+func (st *staging) mount(ctx context.Context, found krbd.Device, args volume.DeviceMounterArgs) error {
+	held, err := st.plugin.hold(ctx, found.Path)
 	if err != nil {
 		return volume.NothingDone(err)
 	}
 	defer held.Close()
-	now, mapped, err := a.plugin.client.Find(a.record.Token)
+	now, mapped, err := st.plugin.client.Find(st.record.Token)
 	if err == nil && (!mapped || now.ID != found.ID) {
 		err = fmt.Errorf("the image was unmapped meanwhile: %w", fs.ErrNotExist)
 	}
@@ -196,7 +196,7 @@ func (a *attach) mount(ctx context.Context, found krbd.Device, args volume.Devic
 	if err != nil {
 		return volume.NothingDone(err)
 	}
-	return a.plugin.disks.Mount(ctx, a.plugin.Host.GetMounter(), a.source.mountRequest(found.Path, a.place), args.SELinuxLabel, args.Progress)
+	return st.plugin.disks.Mount(ctx, st.plugin.Host.GetMounter(), st.source.mountRequest(found.Path, st.place), args.SELinuxLabel, args.Progress)
 }
 
 // checkNumber refuses a file in /dev that is not the disk.
@@ -233,11 +233,11 @@ func (p *plugin) hold(ctx context.Context, path string) (*os.File, error) {
 
 const undoTimeout = 20 * time.Second
 
-// undo gives back what this attach has added, after it has failed, and no more: an earlier one
+// undo gives back what this staging has added, after it has failed, and no more: an earlier one
 // may serve a pod. The error is marked where nothing was left and nothing goes on; else the
 // volume is torn down in the end, by its record.
-func (a *attach) undo(ctx context.Context, failure error) error {
-	if !a.isNew {
+func (st *staging) undo(ctx context.Context, failure error) error {
+	if !st.isNew {
 		return failure
 	}
 	if ended := ctx.Err(); ended != nil && volume.IsUncertain(failure) {
@@ -245,7 +245,7 @@ func (a *attach) undo(ctx context.Context, failure error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	if err := a.plugin.unstage(ctx, a.place); err != nil {
+	if err := st.plugin.unstage(ctx, st.place); err != nil {
 		return errors.Join(failure, fmt.Errorf("cleaning up after it failed: %w", err))
 	}
 	return diskmount.Certain(failure)
