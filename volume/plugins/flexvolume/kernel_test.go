@@ -338,7 +338,10 @@ func TestKernelAnothersInlineVolume(t *testing.T) {
 				Driver: "example.com/guarded", ReadOnly: readOnly, Options: map[string]string{"share": "x", "password": password}}}})
 		}
 		owner := inline("right", true)
-		b.mustSetUp(owner, "a")
+		at := b.mustSetUp(owner, "a")
+		if err := os.WriteFile(filepath.Join(at, "other"), nil, 0o600); !errors.Is(err, unix.EROFS) {
+			t.Errorf("written to a read-only volume: %v", err)
+		}
 		if text, err := os.ReadFile(filepath.Join(filepath.Dir(b.devicePath(owner)), "flexvolume.json")); err != nil || strings.Contains(string(text), "right") {
 			t.Errorf("the record: %s, %v", text, err)
 		}

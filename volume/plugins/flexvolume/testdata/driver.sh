@@ -6,7 +6,7 @@
 #   loop    attaches the device of option "device", and leaves the rest to the node
 # What is attached has a file beside the program.
 answer() { printf '{"status":"%s","message":"%s"%s}\n' "$1" "$2" "$3"; test "$1" = Success; exit; }
-option() { printf '%s' "$1" | sed -n "s|.*\"$2\":\"\([^\"]*\)\".*|\1|p"; }
+option() { case $1 in *"\"$2\":\""*) set -- "${1#*"\"$2\":\""}" && printf '%s' "${1%%\"*}" ;; esac; }
 attached=${0%/*}/attached
 bind() { # directory, options
 	from=$(option "$2" dir)
