@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/util/testenv/rerun"
 	"github.com/podvol/podvol/util/testenv/testtool"
@@ -146,7 +147,7 @@ func (s *Server) KillBricks(t *testing.T, volume string) {
 		testtool.Must(t, err)
 		testtool.Must(t, unix.Kill(pid, unix.SIGKILL))
 		// It was left to process 1, which the test is. The server takes a zombie for running.
-		_, err = unix.Wait4(pid, nil, 0, nil)
+		_, err = eintr.Get(func() (int, error) { return unix.Wait4(pid, nil, 0, nil) })
 		testtool.Must(t, err)
 	}
 }
