@@ -26,7 +26,7 @@ type Runner func(ctx context.Context, path string, args []string) (Output, error
 // it has left behind.
 const outputGrace = time.Second
 
-// Run runs a program as the leader of a session without terminal, from the directory "/".
+// Run runs a program as the leader of a process group, from the directory "/".
 //
 //   - When ctx ends, all of its process group is killed. What it leaves behind when it ends by
 //     itself, such as the daemon of a file system, lives on.
@@ -49,14 +49,19 @@ func run(ctx context.Context, path string, args []string) (Output, error) {
 	var stdout, stderr capped
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Dir = "/"
-	if m := mark(args); m != "" {
+	session, err := unix.Getsid(0)
+	if err != nil {
+		return Output{}, err
+	}
+	if m := mark(session, os.Getpid(), args); m != "" {
 		cmd.Env = append(os.Environ(), m)
 	}
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL}
+	// It stays in this session: its daemons, which do not, are told by that (EndLeft).
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
 	cmd.Cancel = func() error { return killGroup(cmd.Process.Pid) }
 	cmd.WaitDelay = outputGrace
-	err := cmd.Run()
+	err = cmd.Run()
 	if errors.Is(err, exec.ErrWaitDelay) && cmd.ProcessState.Success() {
 		err = nil // only its daemon still has the output
 	}
