@@ -84,6 +84,7 @@ func New(config Config) volume.VolumePlugin { return newPlugin(config, driver.Ru
 // newPlugin returns the plugin with other hands; formats nil: this node's.
 func newPlugin(config Config, run driver.Runner, formats diskmount.Formatter) *plugin {
 	return &plugin{
+		asked:           make(chan struct{}),
 		secretArguments: config.SecretArguments,
 		drivers:         driver.Drivers{Dir: cmp.Or(config.Dir, DefaultDir), Timeout: cmp.Or(config.CallTimeout, 2*time.Minute), Run: run},
 		disks:           diskmount.Disks{Formats: formats},
@@ -98,6 +99,9 @@ type plugin struct {
 	meter           meter.Meter
 	owner           fsgroup.Setter
 	disks           diskmount.Disks
+	// asked is closed once there was a volume: without one no directory is watched.
+	asked     chan struct{}
+	askedOnce sync.Once
 	// places are the directories that are being mounted at, or unmounted.
 	places keylock.Map[string]
 	// attached has the drivers of the volumes that were attached by name. It keeps those of

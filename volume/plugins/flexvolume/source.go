@@ -77,6 +77,7 @@ func (p *plugin) checked(spec *volume.Spec) (*source, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.askedOnce.Do(func() { close(p.asked) })
 	s := *found
 	if err := driver.CheckName(s.Driver); err != nil {
 		return nil, err

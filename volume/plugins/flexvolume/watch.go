@@ -18,8 +18,14 @@ import (
 const events = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_CLOSE_WRITE | unix.IN_ATTRIB | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
 // Run implements [volume.RunningPlugin]: it wakes the volumes of a driver, by its name, when its
-// program is installed or replaced. The directory of drivers need not exist.
+// program is installed or replaced. The directory of drivers need not exist. A node without
+// such volumes watches nothing.
 func (p *plugin) Run(ctx context.Context, wake func(source string)) error {
+	select {
+	case <-p.asked:
+	case <-ctx.Done():
+		return nil
+	}
 	for {
 		err := p.watch(ctx, wake)
 		if errors.Is(err, fs.ErrNotExist) {

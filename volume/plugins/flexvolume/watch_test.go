@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"testing"
 
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/flexvolume"
 	"github.com/podvol/podvol/volume/plugins/flexvolume/internal/driver"
@@ -41,6 +44,7 @@ func TestDriversAreFoundAsTheyCome(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	w, ended := make(woken, 1000), make(chan error)
+	plugin.DescribeSource(volume.NewSpecFromVolume(&v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{FlexVolume: &v1.FlexVolumeSource{Driver: "example.com/first"}}}))
 	go func() { ended <- plugin.Run(ctx, func(source string) { w <- source }) }()
 
 	install(t, dir, "example.com/first")
