@@ -36,7 +36,7 @@ func TestTheCommandSaysHowToReachACluster(t *testing.T) {
 func TestVolumesThatCannotBeManaged(t *testing.T) {
 	set := fake.NewClientset()
 	pods := &handled{SharedIndexInformer: informers.NewSharedInformerFactory(set, 0).Core().V1().Pods().Informer()}
-	if _, err := newVolumes("not/absolute", "node1", set, pods, nil, nil, nil, image.Config{}, fakemount.New(), false, nil); err == nil {
+	if _, err := newVolumes("not/absolute", "node1", set, pods, nil, nil, nil, image.New(image.Config{}), fakemount.New(), false, nil); err == nil {
 		t.Fatal("a relative directory was taken")
 	}
 	if pods.handlers != 0 {

@@ -2,11 +2,13 @@ package main
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/util/kubeapi"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/util/testenv/ociimage"
 )
@@ -44,6 +47,22 @@ func (w *world) createSecret(name string, credentials []byte) {
 		Type: v1.SecretTypeDockerConfigJson, Data: map[string][]byte{v1.DockerConfigJsonKey: credentials}}
 	if _, err := w.api.CoreV1().Secrets("shop").Create(w.t.Context(), secret, metav1.CreateOptions{}); err != nil {
 		w.t.Fatal(err)
+	}
+}
+
+// wantImageStatus wants one mount in a container's status, with the image's digest if the API
+// has a field for it.
+func wantImageStatus(t *testing.T, mounts []v1.VolumeMountStatus, volume string) {
+	t.Helper()
+	var none, digest v1.VolumeMountStatus
+	kubeapi.SetImageRef(&digest, "known")
+	text, err := json.Marshal(mounts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(mounts) != 1 || mounts[0].Name != volume || mounts[0].MountPath != "/volumes/"+volume ||
+		strings.Contains(string(text), "@sha256:") == reflect.DeepEqual(digest, none) {
+		t.Errorf("the status has the mounts %s", text)
 	}
 }
 
@@ -86,6 +105,7 @@ func TestProcessSeesAnImage(t *testing.T) {
 				if out := w.output(p); out != "from the image" {
 					t.Errorf("it printed %q", out)
 				}
+				wantImageStatus(t, w.get(p).Status.ContainerStatuses[0].VolumeMounts, "site")
 				w.eventually("the volume goes with the pod", func() bool { return len(w.mounted()) == 0 })
 			})
 		}

@@ -88,7 +88,9 @@ func run(ctx context.Context, c config) error {
 		return err
 	}
 	defer closeRuntime()
-	lives := podlife.New(podlife.Config{API: c.api, Runtime: runtime, Events: events, Log: c.log, NodeIP: c.address, RootDir: c.root(), FirstPause: c.pause})
+	c.images.Logger = c.log
+	images := image.New(c.images)
+	lives := podlife.New(podlife.Config{ImageRefs: images.ImageRefs, API: c.api, Runtime: runtime, Events: events, Log: c.log, NodeIP: c.address, RootDir: c.root(), FirstPause: c.pause})
 
 	// This one informer of the node's pods serves podvol and the pods' lives.
 	factory := informers.NewSharedInformerFactoryWithOptions(c.api, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
@@ -103,8 +105,7 @@ func run(ctx context.Context, c config) error {
 			return err
 		}
 	}
-	c.images.Logger = c.log
-	volumes, err := newVolumes(c.root(), c.name, c.api, pods.Informer(), events, lives, csi, c.images, c.mounter, c.adopt, c.log)
+	volumes, err := newVolumes(c.root(), c.name, c.api, pods.Informer(), events, lives, csi, images, c.mounter, c.adopt, c.log)
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ type volumes struct {
 // newVolumes takes what a kubelet has anyway: a clientset, the informer of this
 // node's pods, a recorder of events, and a runtime that knows its containers.
 func newVolumes(root, node string, api kubernetes.Interface, pods cache.SharedIndexInformer,
-	events record.EventRecorder, containers volumemanager.PodContainers, drivers *csidrivers.Drivers, images image.Config, mounter mount.Interface, adopt bool, log *slog.Logger) (*volumes, error) {
+	events record.EventRecorder, containers volumemanager.PodContainers, drivers *csidrivers.Drivers, images *image.Plugin, mounter mount.Interface, adopt bool, log *slog.Logger) (*volumes, error) {
 	client, err := cluster.FromInformers(nil, api, cluster.Config{Informers: drivers.Informers(pods), Shared: []string{}, Logger: log})
 	if err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func newVolumes(root, node string, api kubernetes.Interface, pods cache.SharedIn
 	told, bundles := clusterhost.NewEvents(events), clusterhost.NewTrustBundles(api, clusterhost.TrustBundlesConfig{Logger: log})
 	v := &volumes{client: client, size: clusterhost.NewAllocatable(client, node), bundles: bundles}
 	if v.Manager, err = volumemanager.New(volumemanager.Config{
-		RootDir: root, NodeName: node, Objects: client, Plugins: append(plugins.All(image.New(images)), drivers.Plugins()...), Containers: containers,
+		RootDir: root, NodeName: node, Objects: client, Plugins: append(plugins.All(images), drivers.Plugins()...), Containers: containers,
 		Attachments: drivers.Attachments(), CSINode: drivers.Node(), Translator: drivers.Translator(), Resizes: clusterhost.NewNodeResizes(api),
 		Events: told, Tokens: clusterhost.NewTokens(api, clusterhost.TokensConfig{Events: told, Logger: log}),
 		PodCertificates: clusterhost.NewPodCertificates(api, types.NodeName(node)), Allocatable: v.size, TrustBundles: v.bundles, Logger: log, Adopt: adopt, Mounter: mounter, // nil: the machine's

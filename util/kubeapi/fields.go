@@ -48,6 +48,21 @@ func ServiceAccountTokenInSecrets(s *storagev1.CSIDriverSpec) *bool {
 	return field[*bool](s, "ServiceAccountTokenInSecrets")
 }
 
+// SetImageRef notes the digest of an image volume (KEP-5365, 1.36) in a mount's status.
+func SetImageRef(s *v1.VolumeMountStatus, ref string) {
+	f := reflect.ValueOf(s).Elem().FieldByName("VolumeStatus")
+	for _, name := range []string{"Image", "ImageRef"} {
+		if !f.IsValid() {
+			return
+		}
+		if f.IsNil() {
+			f.Set(reflect.New(f.Type().Elem()))
+		}
+		f = f.Elem().FieldByName(name)
+	}
+	f.SetString(ref)
+}
+
 // Set gives a field of what object points to a value, and says whether the minor in
 // use has that field. It is for tests of what only newer minors have.
 func Set(object any, name string, value any) bool {

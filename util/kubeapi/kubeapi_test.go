@@ -22,6 +22,19 @@ func decoded[T any](t *testing.T, text string) *T {
 	return object
 }
 
+// The digest of an image volume is where the API has it; where it has not, nothing is.
+func TestSetImageRef(t *testing.T) {
+	status := v1.VolumeMountStatus{Name: "site", MountPath: "/site"}
+	SetImageRef(&status, "registry.test/site@sha256:00")
+	want := `{"name":"site","mountPath":"/site","volumeStatus":{"image":{"imageRef":"registry.test/site@sha256:00"}}}`
+	if _, has := reflect.TypeFor[v1.VolumeMountStatus]().FieldByName("VolumeStatus"); !has {
+		want = `{"name":"site","mountPath":"/site"}`
+	}
+	if got, err := json.Marshal(status); err != nil || string(got) != want {
+		t.Errorf("got %s, %v, want %s", got, err, want)
+	}
+}
+
 // Where the minor in use has a field, it is read; where not, it is absent, and
 // nothing panics.
 func TestFieldsOfEveryMinor(t *testing.T) {

@@ -58,7 +58,7 @@ func inVirtualTime(t *testing.T, f func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, api: fake.NewClientset(), begun: time.Now(), exec: func([]string) int { return 0 }, onStart: func(*fakeContainer) {}, source: objects.NewStore()}
 		events := record.NewFakeRecorder(10_000)
-		w.pods = New(Config{API: w.api, Runtime: w, Events: events, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), NodeIP: "192.0.2.1", RootDir: "/no/such/root", FirstPause: 10 * time.Second})
+		w.pods = New(Config{ImageRefs: func(types.UID) (map[string]string, error) { return nil, nil }, API: w.api, Runtime: w, Events: events, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), NodeIP: "192.0.2.1", RootDir: "/no/such/root", FirstPause: 10 * time.Second})
 		ctx, stop := context.WithCancel(context.Background())
 		w.pods.Begin(ctx, noVolumes{w}, w.source, nil)
 		defer w.pods.Wait()

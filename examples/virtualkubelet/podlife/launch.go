@@ -44,6 +44,11 @@ func (c *container) launch(pod *v1.Pod) (Container, error) {
 	if err != nil {
 		return nil, &StartError{Reason: configError, Err: c.mountError(err)}
 	}
+	images, err := c.life.pods.ImageRefs(pod.UID)
+	if err != nil {
+		return nil, &StartError{Reason: configError, Err: err}
+	}
+	c.set(func(s *v1.ContainerStatus) { s.VolumeMounts = mountStatuses(c.spec, mounts, images) })
 	return runtime.Start(c.wanted, Launch{Pod: pod, Spec: c.spec, Attempt: c.attempt(), Env: env, Mounts: mounts, Devices: devices,
 		Groups: volumes.ExtraSupplementalGroups(pod.UID), Target: c.life.idOf(c.target),
 		PullSecrets: func(ctx context.Context) []*v1.Secret { return c.life.pods.pullSecrets(ctx, pod) },

@@ -42,6 +42,8 @@ type Config struct {
 	NodeIP string
 	// RootDir is the root directory of the volumes.
 	RootDir string
+	// ImageRefs returns the images of a pod's image volumes, with digests, by the volumes' names.
+	ImageRefs func(types.UID) (map[string]string, error)
 	// FirstPause is the pause before a container's second restart; it doubles up to five
 	// minutes. The kubelet's is 10 s.
 	FirstPause time.Duration

@@ -3,12 +3,17 @@ package podlife
 import (
 	"cmp"
 	"fmt"
+	"path"
+	"slices"
 	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/util/kubeapi"
+	"github.com/podvol/podvol/volume/containermounts"
 )
 
 const crashLoop = "CrashLoopBackOff"
@@ -73,6 +78,26 @@ func hasStarted(s *v1.ContainerStatus, i Info) {
 	s.State = v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: metav1.NewTime(i.Started).Rfc3339Copy()}}
 	s.ContainerID, s.Image, s.ImageID = i.ID, cmp.Or(i.Image, s.Image), cmp.Or(i.ImageID, s.ImageID)
 	s.Ready, s.Started = false, new(bool)
+}
+
+// mountStatuses are a container's mounts as they are, by the images of its image volumes.
+func mountStatuses(c *v1.Container, mounts []containermounts.Mount, images map[string]string) (all []v1.VolumeMountStatus) {
+	for _, m := range c.VolumeMounts {
+		s := v1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
+		if m.ReadOnly {
+			isAt := func(mount containermounts.Mount) bool { return mount.Destination == path.Join("/", m.MountPath) }
+			i := slices.IndexFunc(mounts, isAt)
+			s.RecursiveReadOnly = new(v1.RecursiveReadOnlyDisabled)
+			if i >= 0 && mounts[i].RecursiveReadOnly {
+				s.RecursiveReadOnly = new(v1.RecursiveReadOnlyEnabled)
+			}
+		}
+		if ref, isImage := images[m.Name]; isImage {
+			kubeapi.SetImageRef(&s, ref)
+		}
+		all = append(all, s)
+	}
+	return all
 }
 
 // countRestart is for a container that is started, or counts as started, another time.
