@@ -71,6 +71,11 @@ type config struct {
 // root is the root directory of the volumes.
 func (c config) root() string { return cmp.Or(c.rootDir, filepath.Join(c.dir, "volumes")) }
 
+func (c config) imagePlugin() *image.Plugin {
+	c.images.Logger = c.log
+	return image.New(c.images)
+}
+
 // run is the node until ctx ends. What it has mounted stays; its processes do not.
 func run(ctx context.Context, c config) error {
 	ctx, stop := context.WithCancel(vklog.WithLogger(ctx, newLogger(c.log)))
@@ -88,8 +93,7 @@ func run(ctx context.Context, c config) error {
 		return err
 	}
 	defer closeRuntime()
-	c.images.Logger = c.log
-	images := image.New(c.images)
+	images := c.imagePlugin()
 	lives := podlife.New(podlife.Config{ImageRefs: images.ImageRefs, API: c.api, Runtime: runtime, Events: events, Log: c.log, NodeIP: c.address, RootDir: c.root(), FirstPause: c.pause})
 
 	// This one informer of the node's pods serves podvol and the pods' lives.

@@ -51,6 +51,7 @@ func TestAnAgentThatDies(t *testing.T) {
 		live(t, strings.Split(given, "\n"))
 		return
 	}
+	testtool.Need(t, "mount")
 	nstest.RunAlone(t, func(t *testing.T) {
 		drivers, data := t.TempDir(), t.TempDir()
 		install(t, drivers, "example.com/tmpfs", "example.com/disk")
@@ -108,6 +109,7 @@ func TestADriverThatDiesWithItsAgent(t *testing.T) {
 		live(t, strings.Split(given, "\n"))
 		return
 	}
+	testtool.Need(t, "mount")
 	nstest.RunAs(t, []nstest.Mode{nstest.User}, func(t *testing.T) {
 		b := newBench(t, t.TempDir())
 		install(t, b.drivers, "example.com/tmpfs")

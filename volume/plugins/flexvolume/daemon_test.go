@@ -33,6 +33,7 @@ esac
 // A daemon that a failed call has started lives on when the call is repeated: the pods of other
 // volumes use it.
 func TestDaemonsOutliveTheirCall(t *testing.T) {
+	testtool.Need(t, "mount")
 	nstest.Run(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "drivers")
 		installProgram(t, dir, "shared", withDaemon)

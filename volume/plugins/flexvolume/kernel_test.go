@@ -16,6 +16,7 @@ import (
 	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/util/testenv/loopdev"
 	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/util/testenv/testtool"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fakehost"
 	"github.com/podvol/podvol/volume/plugins/flexvolume"
@@ -128,6 +129,7 @@ func (b *bench) bare(attachments volume.AttachmentGetter) {
 // A driver that has vanished leaves nothing behind: the node unmounts. The record has told after
 // a restart whose volume it is.
 func TestKernelDriverVanishes(t *testing.T) {
+	testtool.Need(t, "mount")
 	nstest.Run(t, func(t *testing.T) {
 		b := newBench(t, t.TempDir())
 		install(t, b.drivers, "example.com/tmpfs", "example.com/disk")
@@ -169,6 +171,7 @@ func TestKernelDriverVanishes(t *testing.T) {
 
 // Without its record a volume is unmounted by the node.
 func TestKernelWithoutARecord(t *testing.T) {
+	testtool.Need(t, "mount")
 	nstest.RunAs(t, []nstest.Mode{nstest.User}, func(t *testing.T) {
 		b := newBench(t, t.TempDir())
 		install(t, b.drivers, "example.com/tmpfs")
@@ -190,6 +193,7 @@ func TestKernelWithoutARecord(t *testing.T) {
 // A driver that says that it has mounted, and has not, is not believed: pods would write to the
 // node's own disk. A driver that fails says why.
 func TestKernelDriversThatLie(t *testing.T) {
+	testtool.Need(t, "mount")
 	nstest.RunAs(t, []nstest.Mode{nstest.User}, func(t *testing.T) {
 		b := newBench(t, t.TempDir())
 		for name, script := range map[string]string{
@@ -222,6 +226,7 @@ type attachments struct{ volume.AttachmentGetter }
 // Where the host knows attachments, others attach and detach, and the node mounts the device that
 // they have found.
 func TestKernelOthersAttach(t *testing.T) {
+	testtool.Need(t, "mount")
 	nstest.RunAs(t, []nstest.Mode{nstest.User}, func(t *testing.T) {
 		b := newBench(t, t.TempDir())
 		b.bare(attachments{})
@@ -277,6 +282,7 @@ func TestKernelOthersAttach(t *testing.T) {
 
 // A volume whose driver mounts for each pod is not detached while a pod may have it.
 func TestKernelDetachWithoutADevice(t *testing.T) {
+	testtool.Need(t, "mount")
 	nstest.RunAs(t, []nstest.Mode{nstest.User}, func(t *testing.T) {
 		b := newBench(t, t.TempDir())
 		b.bare(attachments{})
@@ -330,6 +336,7 @@ esac
 // An inline volume that is mounted is not given to a pod that has another password, or wants to
 // write where the first only reads, neither by the manager's first step nor by its second.
 func TestKernelAnothersInlineVolume(t *testing.T) {
+	testtool.Need(t, "mount")
 	nstest.RunAs(t, []nstest.Mode{nstest.User}, func(t *testing.T) {
 		b := newBench(t, t.TempDir())
 		installProgram(t, b.drivers, "example.com/guarded", guarded)
@@ -364,6 +371,7 @@ func TestKernelAnothersInlineVolume(t *testing.T) {
 
 // A driver that only attaches has the node format, mount, bind and grow its device.
 func TestKernelDeviceOfADriver(t *testing.T) {
+	testtool.Need(t, "mount")
 	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
 		if _, err := exec.LookPath("mkfs.ext4"); err != nil {
 			t.Fatal(err)

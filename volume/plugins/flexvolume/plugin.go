@@ -69,7 +69,7 @@ const (
 
 // Config configures the plugin. Its zero value is what nodes need.
 type Config struct {
-	// Dir is the directory of drivers; empty: [DefaultDir]. It need not exist.
+	// Dir is the directory of drivers, an absolute path; empty: [DefaultDir]. It need not exist.
 	Dir string
 	// CallTimeout bounds each call of a driver; 0: two minutes.
 	CallTimeout time.Duration

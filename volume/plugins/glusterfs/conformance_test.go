@@ -1,6 +1,8 @@
 package glusterfs_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -63,9 +65,18 @@ func TestConformance(t *testing.T) {
 	inline := func(endpoints, path string) func(*volumetest.Node) *volume.Spec {
 		return volumetest.Inline(v1.VolumeSource{Glusterfs: &v1.GlusterfsVolumeSource{EndpointsName: endpoints, Path: path}})
 	}
+	var many []string // an argument has room for some of them
+	for i := range 100 {
+		many = append(many, fmt.Sprintf("198.51.100.%d", i+1))
+	}
 	elsewhere := &v1.GlusterfsPersistentVolumeSource{EndpointsName: "gluster", EndpointsNamespace: new("storage"), Path: "data/team/a"}
 	volumetest.Run(t, func() volume.VolumePlugin { return glusterfs.New(glusterfs.Config{TrustPodNamespaces: true}) }, volumetest.Suite{
 		Working: []volumetest.Case{
+			{
+				Name: "many servers", Spec: inline("many", "data"), Prepare: serve("198.51.100.1:data"), Shared: true, NoKernel: noKernel,
+				Want: volumetest.Want{Files: files, Mount: &volumetest.Mount{
+					Source: "198.51.100.1:data", FSType: "glusterfs", Options: []string{"backup-volfile-servers=" + strings.Join(many[1:32], ":")}}},
+			},
 			{
 				Name: "inline", Spec: inline("gluster", "data"), Prepare: serve("192.0.2.1:data"), Shared: true, NoKernel: noKernel,
 				Want: volumetest.Want{Files: files, Mount: &volumetest.Mount{
@@ -108,6 +119,7 @@ func TestConformance(t *testing.T) {
 		Objects: []metav1.Object{
 			endpoints("default", "gluster", "192.0.2.1", "192.0.2.2", "192.0.2.1", "2001:db8::3"),
 			endpoints("storage", "gluster", "198.51.100.1"),
+			endpoints("default", "many", many...),
 			endpoints("default", "empty"),
 			endpoints("default", "loopback", "127.0.0.1"),
 			endpoints("default", "local", "192.0.2.1", "fe80::1"),

@@ -144,6 +144,10 @@ func (m *mounter) clear(ctx context.Context, dir string) error {
 	return err
 }
 
+// maxServers are those that the helper is told of: one that answers is enough, and an argument
+// has an end.
+const maxServers = 32
+
 // mountOptions are Kubernetes' own, where the PersistentVolume has not set them.
 func (m *mounter) mountOptions(servers []string) []string {
 	options := slices.Clone(m.options)
@@ -154,7 +158,7 @@ func (m *mounter) mountOptions(servers []string) []string {
 		}
 	}
 	var others []string
-	for _, s := range servers[1:] {
+	for _, s := range servers[1:min(len(servers), maxServers)] {
 		if strings.Contains(s, ":") {
 			s = "[" + s + "]"
 		}

@@ -122,8 +122,11 @@ func (o *Options) all(ctx context.Context, fake bool, log io.Writer, images imag
 	plugins = append(plugins, image.New(images), glusterfs.New(glusterfs.Config{TrustPodNamespaces: true}))
 	if fake {
 		plugins = append(plugins, unattached{flexvolume.New(flexvolume.Config{Dir: "/nonexistent (--fake runs no drivers)"})})
-	} else if o.flexvolume != (flexvolume.Config{}) {
-		plugins = append(plugins, flexvolume.New(o.flexvolume))
+	} else if c := o.flexvolume; c != (flexvolume.Config{}) {
+		if c.Dir != "" && err == nil {
+			c.Dir, err = filepath.Abs(c.Dir)
+		}
+		plugins = append(plugins, flexvolume.New(c))
 	}
 	if err != nil || !o.hasDrivers() {
 		return plugins, nil, err

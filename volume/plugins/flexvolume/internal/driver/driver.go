@@ -70,10 +70,10 @@ type identity struct {
 	mtime, ctime unix.Timespec
 }
 
-var (
-	namePart = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
-	maxParts = 2
-)
+var namePart = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
+
+// maxParts are those of a name: the vendor's and the driver's.
+const maxParts = 2
 
 // CheckName refuses what cannot be the name of a driver, "driver" or "vendor/driver". Such a name
 // leads to nothing but a driver's own directory.
@@ -158,6 +158,10 @@ func (d *Drivers) open(ctx context.Context, name string) (*Driver, error) {
 func (d *Drivers) find(name string) (identity, error) {
 	if err := CheckName(name); err != nil {
 		return identity{}, err
+	}
+	if !filepath.IsAbs(d.Dir) {
+		return identity{}, &volume.Failure{Cause: ErrNotInstalled, Subject: name, Next: "give Config.Dir as an absolute path",
+			What: fmt.Sprintf("driver %s is not looked for in %q: programs are run from /, where that is another directory", name, d.Dir)}
 	}
 	program, err := lookUp(d.Dir, name)
 	if err == nil {

@@ -296,4 +296,8 @@ func TestWhoMayChangeADriver(t *testing.T) {
 	if _, err := d.Open(t.Context(), name); !errors.Is(err, driver.ErrNotInstalled) || !strings.Contains(err.Error(), "driver example.com/test is not installed in "+d.Dir) {
 		t.Errorf("no directory: %v", err)
 	}
+	d.Dir = "drivers"
+	if _, err := d.Open(t.Context(), name); !errors.Is(err, driver.ErrNotInstalled) || !strings.Contains(err.Error(), "absolute path") {
+		t.Errorf("a relative directory: %v", err)
+	}
 }
