@@ -8,10 +8,12 @@ import (
 	"testing"
 
 	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/util/testenv/testtool"
 )
 
 // A FlexVolume driver is run from the directory that is given, and nothing of its volume is left.
 func TestRunWithAFlexVolumeDriver(t *testing.T) {
+	testtool.Need(t, "mount") // by which the driver mounts
 	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		base, drivers := t.TempDir(), t.TempDir()
