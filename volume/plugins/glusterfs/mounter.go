@@ -128,8 +128,7 @@ func (m *mounter) ask(ctx context.Context, dir string) error {
 }
 
 // clear ends what clients are left where none is mounted, one of which could still mount, and
-// takes away a mount that no client serves. Nothing of that can be lost: to be detached is as
-// good.
+// takes away a mount that no client serves. It is as good if such a mount can only be detached.
 func (m *mounter) clear(ctx context.Context, dir string) error {
 	if real := realPath(dir); !isPlain(real) {
 		return volume.NothingDone(volume.Invalid("dir", "the mount helper of GlusterFS cannot take the path %q", real))
