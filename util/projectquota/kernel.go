@@ -170,29 +170,32 @@ func rounded(bytes int64) int64 {
 func (System) Named() (map[uint32]bool, error) {
 	named := map[uint32]bool{}
 	for path, field := range map[string]int{"/etc/projects": 0, "/etc/projid": 1} {
-		f, err := os.Open(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
+		if err := readNumbers(path, field, named); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
-		}
-		defer f.Close()
-		for lines := bufio.NewScanner(f); ; {
-			if !lines.Scan() {
-				if err := lines.Err(); err != nil {
-					return nil, fmt.Errorf("%s: %w", path, err)
-				}
-				break
-			}
-			fields := strings.SplitN(lines.Text(), ":", 3)
-			if len(fields) <= field {
-				continue
-			}
-			if id, err := strconv.ParseUint(strings.TrimSpace(fields[field]), 10, 32); err == nil {
-				named[uint32(id)] = true
-			}
 		}
 	}
 	return named, nil
+}
+
+// readNumbers adds the numbers that lines of a file have in one of their fields.
+func readNumbers(path string, field int, named map[uint32]bool) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		fields := strings.SplitN(lines.Text(), ":", 3)
+		if len(fields) <= field {
+			continue
+		}
+		if id, err := strconv.ParseUint(strings.TrimSpace(fields[field]), 10, 32); err == nil {
+			named[uint32(id)] = true
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
 }

@@ -115,21 +115,33 @@ func (p Projects) Limit(dir string, bytes int64) error {
 
 // unenforced marks the errors that another try would not change.
 func unenforced(dir string, err error) error {
+	if isLasting(err) {
+		return &UnenforcedError{dir, err}
+	}
+	return err
+}
+
+// isLasting reports whether another try would meet the same error.
+func isLasting(err error) bool {
 	for _, lasting := range []error{
 		ErrForeign, ErrNotEmpty, ErrNoneFree, unix.EPERM, unix.EACCES, unix.EINVAL, unix.ENOSYS, unix.ENOTTY, unix.EOPNOTSUPP, unix.ESRCH, unix.ERANGE,
 	} {
 		if errors.Is(err, lasting) {
-			return &UnenforcedError{dir, err}
+			return true
 		}
 	}
-	return err
+	return false
 }
 
 // again limits a directory that has a project. One that does not hand it on is left from an
 // interrupted try, and has no files.
 func (p Projects) again(d *os.File, has Project, bytes int64) error {
-	if ours, err := p.isRecorded(has.ID, d.Name()); err != nil || !ours {
-		return errors.Join(err, foreign(has.ID, ours))
+	ours, err := p.isRecorded(has.ID, d.Name())
+	if err == nil && !ours {
+		err = fmt.Errorf("project %d: %w", has.ID, ErrForeign)
+	}
+	if err != nil {
+		return err
 	}
 	empty, err := isEmpty(d)
 	if err != nil {
@@ -160,17 +172,14 @@ func (p Projects) confirm(d *os.File, id uint32, bytes int64) error {
 	return p.Kernel.SetLimit(d, id, bytes)
 }
 
-func foreign(id uint32, ours bool) error {
-	if ours {
-		return nil
-	}
-	return fmt.Errorf("project %d: %w", id, ErrForeign)
-}
-
 // begin limits a directory that has no project.
 func (p Projects) begin(d *os.File, bytes int64) error {
-	if empty, err := isEmpty(d); err != nil || !empty {
-		return errors.Join(err, ErrNotEmpty)
+	empty, err := isEmpty(d)
+	if err == nil && !empty {
+		err = ErrNotEmpty
+	}
+	if err != nil {
+		return err
 	}
 	named, err := p.Kernel.Named()
 	if err != nil {
@@ -249,7 +258,7 @@ func (p Projects) Lift(dir string) error {
 		return err
 	}
 	defer d.Close()
-	if err := p.Kernel.SetLimit(d, id, 0); !isUnenforced(unenforced(dir, err)) {
+	if err := p.Kernel.SetLimit(d, id, 0); !isLasting(err) {
 		return err
 	}
 	return nil // nor is there a limit any more
@@ -274,15 +283,10 @@ func (p Projects) find(dir string) (*os.File, uint32, error) {
 		return d, has.ID, nil
 	}
 	d.Close()
-	if isUnenforced(unenforced(dir, err)) {
+	if isLasting(err) {
 		err = nil
 	}
 	return nil, 0, err
-}
-
-func isUnenforced(err error) bool {
-	_, ok := errors.AsType[*UnenforcedError](err)
-	return ok
 }
 
 // Forget releases the numbers of a directory, which must be gone.
@@ -327,7 +331,7 @@ func (p Projects) release(d *os.File, id uint32) error {
 	if err == nil && use.Limit != 0 && use.Inodes == 0 {
 		err = p.Kernel.SetLimit(d, id, 0)
 	}
-	if err != nil && !isUnenforced(unenforced(d.Name(), err)) {
+	if err != nil && !isLasting(err) {
 		return err
 	}
 	return p.forget(id)

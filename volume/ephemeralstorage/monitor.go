@@ -56,7 +56,7 @@ func (m *Monitor) Usage(ctx context.Context, pod *v1.Pod) Usage {
 	var unknown []error
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
-		if !IsLocal(v, m.config.FilesOnDisk) {
+		if !isLocal(v, m.config.FilesOnDisk) {
 			continue
 		}
 		bytes, err := measured(m.config.Volumes.Metrics(ctx, pod.UID, v.Name))

@@ -69,8 +69,8 @@ func (u Usage) Total() (bytes int64) {
 	return bytes
 }
 
-// IsLocal reports whether a volume counts. FilesOnDisk is as in [Config].
-func IsLocal(v *v1.Volume, filesOnDisk bool) bool {
+// isLocal reports whether a volume counts. FilesOnDisk is as in [Config].
+func isLocal(v *v1.Volume, filesOnDisk bool) bool {
 	switch {
 	case v.EmptyDir != nil:
 		return v.EmptyDir.Medium == v1.StorageMediumDefault
