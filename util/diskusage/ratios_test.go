@@ -7,12 +7,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -151,39 +149,35 @@ func manyFiles(tb testing.TB, files int) string {
 //
 // The limits are for the fastest rounds, since what disturbs a round only ever
 // makes it slower, and for two processors.
-func TestRatios(t *testing.T) {
-	slack, asserted := figures.Slack(t)
+func TestRatios(t *testing.T) { figures.EachFileSystem(t, measureWalks) }
+
+func measureWalks(t *testing.T) {
+	_, asserted := figures.Slack(t)
 	rounds, files := 3, 10_000
 	if asserted || testing.Verbose() {
 		rounds, files = 15, 100_000
 	}
 	dir := manyFiles(t, files)
-	times := make(map[string][]time.Duration)
 	answers := make(map[string]Usage)
-	for range rounds {
-		for _, c := range contenders() {
-			started := time.Now()
-			answers[c.name] = c.run(t, dir)
-			times[c.name] = append(times[c.name], time.Since(started))
-		}
+	var ways []figures.Way
+	for _, c := range contenders() {
+		ways = append(ways, figures.Way{Name: c.name, Run: func() { answers[c.name] = c.run(t, dir) }})
 	}
+	took := figures.InTurn(t, rounds, ways...)
 	want := answers["filepath.Walk"]
 	for _, c := range contenders() {
-		slices.Sort(times[c.name])
-		t.Logf("%-18s median %-12v fastest %v", c.name, times[c.name][rounds/2], times[c.name][0])
 		if got := answers[c.name]; got.Bytes != want.Bytes || got.Inodes != want.Inodes && c.name != "du -s" {
 			t.Errorf("%s says %+v, want %+v", c.name, got, want)
 		}
 	}
 	for _, r := range []struct {
-		to    string
-		limit float64
+		to     string
+		faster float64 // so many times
 	}{{"du -s", 1.8}, {"filepath.Walk", 3}} {
-		timesFaster := func(round int) float64 { return float64(times[r.to][round]) / float64(times["Walk"][round]) }
-		t.Logf("%-18s median %-12.2f fastest %.2f times as fast as %s (limit %v)", "Walk", timesFaster(rounds/2), timesFaster(0), r.to, r.limit)
-		if asserted && timesFaster(0) < r.limit/slack {
-			t.Errorf("Walk is %.2f times as fast as %s, less than %v/%v", timesFaster(0), r.to, r.limit, slack)
-		}
+		ours, theirs := took["Walk"], took[r.to]
+		row := figures.Times(fmt.Sprintf("disk usage of %d files", files), figures.Wall, ours.Median.Wall, r.to, theirs.Median.Wall, 1/r.faster)
+		row.Fastest = ours.Fastest.Wall.Seconds() / theirs.Fastest.Wall.Seconds()
+		figures.Report(t, row)
 	}
 }
 

@@ -5,9 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
-	"time"
 
 	"github.com/podvol/podvol/util/testenv/figures"
 )
@@ -96,8 +94,10 @@ func setTo(o Options) func(testing.TB, string, int) error {
 //
 // The limits are for the fastest rounds, since what disturbs a round only ever
 // makes it slower.
-func TestRatios(t *testing.T) {
-	slack, asserted := figures.Slack(t)
+func TestRatios(t *testing.T) { figures.EachFileSystem(t, measureWalks) }
+
+func measureWalks(t *testing.T) {
+	_, asserted := figures.Slack(t)
 	rounds, files := 1, 2000
 	if asserted || testing.Verbose() {
 		rounds, files = 4, 100_000
@@ -105,23 +105,19 @@ func TestRatios(t *testing.T) {
 	root := t.TempDir()
 	gid := int(ownGroup(t))
 	makeTree(t, root, files)
-	times := make(map[string][]time.Duration)
-	for range rounds {
-		for _, c := range measured {
-			if c.fresh {
-				unmake(t, root)
-			}
-			start := time.Now()
+	var ways []figures.Way
+	for _, c := range measured {
+		w := figures.Way{Name: c.name, Run: func() {
 			if err := c.run(t, root, gid); err != nil {
 				t.Fatal(err)
 			}
-			times[c.name] = append(times[c.name], time.Since(start))
+		}}
+		if c.fresh {
+			w.Prepare = func() { unmake(t, root) }
 		}
+		ways = append(ways, w)
 	}
-	for _, c := range measured {
-		slices.Sort(times[c.name])
-		t.Logf("%d files, %-18s median %-12v fastest %v", files, c.name, times[c.name][rounds/2], times[c.name][0])
-	}
+	took := figures.InTurn(t, rounds, ways...)
 	for _, r := range []struct {
 		name, to string
 		limit    float64
@@ -129,16 +125,12 @@ func TestRatios(t *testing.T) {
 		{"first", "plain walk", 1.0 / 2},
 		{"again", "plain walk again", 1.0 / 6},
 	} {
-		ratioOf := func(round int) float64 { return float64(times[r.name][round]) / float64(times[r.to][round]) }
-		t.Logf("%-18s median %-12.3f fastest %.3f of %s (limit %.3f)", r.name, ratioOf(rounds/2), ratioOf(0), r.to, r.limit)
-		if asserted && ratioOf(0) > r.limit*slack {
-			t.Errorf("%s takes %.3f of %s, more than %v times %.3f", r.name, ratioOf(0), r.to, slack, r.limit)
-		}
+		ours, theirs := took[r.name], took[r.to]
+		row := figures.Times(fmt.Sprintf("fsGroup of %d files, %s", files, r.name), figures.Wall, ours.Median.Wall, "kubelet (filepath.Walk)", theirs.Median.Wall, r.limit)
+		row.Fastest = ours.Fastest.Wall.Seconds() / theirs.Fastest.Wall.Seconds()
+		figures.Report(t, row)
 	}
-	const limit = 50 * time.Microsecond
-	if got := times["root mismatch"][0]; asserted && got > time.Duration(float64(limit)*slack) {
-		t.Errorf("with a right root %v, more than %v times %v", got, slack, limit)
-	}
+	figures.Report(t, figures.Row{What: fmt.Sprintf("fsGroup of %d files, OnRootMismatch", files), Unit: figures.Wall, Ours: took["root mismatch"].Fastest.Wall.Seconds(), Limit: 50e-6})
 }
 
 func BenchmarkSet(b *testing.B) {

@@ -1,11 +1,20 @@
-// Package figures says whether measurements are asserted. A figure depends on
-// the machine and on what else it does, so tests only report what they measure
-// unless they are told to hold it against its limit:
+// Package figures is for tests that measure: each reports what it measured as a
+// [Row] beside a peer or a limit, or as a [Curve].
 //
-//	PODVOL_ASSERT_FIGURES=1 go test ./mount -run 'Figures|Ratios' -v -p 1
+// A figure depends on the machine and on what else it does, so tests only report
+// what they measure unless they are told to hold it against its limit:
 //
-// A larger number loosens every limit by that factor, for a busy machine. Like
-// every package below util, it carries no promise of compatibility.
+//	PODVOL_ASSERT_FIGURES=1 go test ./mount/host -run 'Figures|Ratios' -v -p 1
+//
+// A larger number loosens every limit by that factor, for a busy machine. One
+// command runs all such tests and writes the page on performance:
+//
+//	go run ./util/testenv/figures/page
+//
+// A test that is to be on that page has Figures or Ratios in its name. It measures
+// both sides in one run, by [InTurn] or as it does, on [EachFileSystem] where the
+// disk matters. Like every package below util, this one carries no promise of
+// compatibility.
 package figures
 
 import (
@@ -14,13 +23,23 @@ import (
 	"testing"
 )
 
-// AssertVar is the environment variable with the factor.
-const AssertVar = "PODVOL_ASSERT_FIGURES"
+const (
+	// AssertVar is the environment variable with the factor.
+	AssertVar = "PODVOL_ASSERT_FIGURES"
+	// RecordVar is the environment variable with the absolute path of a file to
+	// which records are appended.
+	RecordVar = "PODVOL_RECORD_FIGURES"
+)
 
 // Slack returns the factor by which limits are loosened, and whether figures
-// are to be asserted at all. A factor below 1 ends the test.
+// are to be asserted at all: measurements take their full size then. A factor
+// below 1 ends the test. Where figures are recorded, the factor is so large that
+// only what is recorded tells what is beyond its limit.
 func Slack(t testing.TB) (slack float64, asserted bool) {
 	t.Helper()
+	if Recording() {
+		return 1e9, true
+	}
 	text := os.Getenv(AssertVar)
 	if text == "" {
 		return 1, false
@@ -31,6 +50,9 @@ func Slack(t testing.TB) (slack float64, asserted bool) {
 	}
 	return slack, true
 }
+
+// Recording says whether figures are recorded for the page.
+func Recording() bool { return os.Getenv(RecordVar) != "" }
 
 // InMemory has the rest of the test make its directories where syncing takes no time, if the
 // system has such a place. They go with the test.
