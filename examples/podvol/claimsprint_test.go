@@ -111,7 +111,7 @@ shop        going     Terminating   gone     0                                  
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			if err := tc.table.Print(&out); err != nil {
+			if err := tc.table.Print(&out, false); err != nil {
 				t.Fatal(err)
 			}
 			if want := strings.TrimPrefix(tc.want, "\n"); out.String() != want {
@@ -124,7 +124,7 @@ shop        going     Terminating   gone     0                                  
 func printedAs[T kubectlget.Object](t *testing.T, format string, kind kubectlget.Kind, all []T, single bool) string {
 	t.Helper()
 	var out bytes.Buffer
-	err := kubectlget.Print(&out, format, kind, all, single, func(bool) kubectlget.Table { return kubectlget.Table{{"table"}} })
+	err := kubectlget.Print(&out, format, kind, all, single, func() kubectlget.Table { return kubectlget.Table{} })
 	if err != nil {
 		t.Fatal(err)
 	}

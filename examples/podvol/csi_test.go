@@ -361,7 +361,7 @@ func TestListADriverThatIsNotThere(t *testing.T) {
 func TestCSIFlags(t *testing.T) {
 	for _, tc := range []struct{ args, want string }{
 		{"csi", "name the drivers"},
-		{"csi -o wide --csi-driver a=/s", "must be table, json or yaml"},
+		{"csi -o xml --csi-driver a=/s", "must be table, wide, json or yaml"},
 		{"csi --csi-driver a", "NAME=SOCKET"},
 		{"csi --csi-driver =/s", "NAME=SOCKET"},
 		{"csi --csi-driver a=", "NAME=SOCKET"},

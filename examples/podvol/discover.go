@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/table"
@@ -63,15 +64,12 @@ func discoverCommand(s streams) *cobra.Command {
 	flags.StringVar(&o.class, "class", "", "storage class of the volumes; one with volumeBindingMode WaitForFirstConsumer")
 	addNodeName(flags, &o.nodeName, "this node's name (default: the host name)")
 	flags.BoolVar(&o.watch, "watch", false, "print later mounts too, until stopped")
-	flags.StringVarP(&o.output, "output", "o", "yaml", "how to print: yaml, or json for one object a line")
+	choice.AddOutput(c, &o.output, "yaml", "json")
 	return c
 }
 
 // check completes the options.
 func (o *discoverOptions) check() (err error) {
-	if o.output != "yaml" && o.output != "json" {
-		return usagef("-o %q must be yaml or json", o.output)
-	}
 	if o.class == "" {
 		return usagef("name the storage class of the volumes with --class")
 	}

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/fsgroup"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -31,7 +32,7 @@ func TestEventsAreLoggedUnlessTheyHaveRows(t *testing.T) {
 
 func TestTerminalShowsHowFarVolumesAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newReport(failurePrinter{io.Discard}, io.Discard, volumemanager.StateMounted, []rowKey{{"u", "data"}, {"u", "other"}})
+		r := newReport(failurePrinter{io.Discard}, io.Discard, volumemanager.StateMounted, []rows.Key{{Pod: "u", Volume: "data"}, {Pod: "u", Volume: "other"}})
 		var terminal lockedBuffer
 		r.progress = &progress{terminal: &terminal}
 		err := r.run(idleManager(t), func(show func(volumemanager.VolumeStatus)) {

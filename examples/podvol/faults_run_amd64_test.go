@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/util/testenv/calltrace"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -158,7 +159,7 @@ func isOver(path string) bool {
 	}
 	mounted := make(map[string]bool)
 	for line := range bytes.Lines(said) {
-		var r row
+		var r rows.Row
 		if json.Unmarshal(line, &r) != nil {
 			if bytes.Contains(line, []byte("rror")) {
 				return true

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/examples/podvol/internal/attachments"
+	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/nodebundle"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/examples/podvol/internal/problems"
@@ -65,7 +66,7 @@ func fsckCommand(s streams) *cobra.Command {
 	flags.BoolVar(&o.adopt, "adopt", false, "make records of volumes that have none")
 	flags.StringVar(&o.pods, "pods", "", "file with the node's pods, as of kubectl get pods -A -o json: directories of others are orphans")
 	flags.StringVar(&o.bundle, "bundle", "", "write what a maintainer needs to this new file, a tar.gz")
-	flags.StringVarP(&o.output, "output", "o", "text", "how to print: text, json or yaml")
+	choice.AddOutput(c, &o.output, problems.Formats()...)
 	addRootDir(flags, &o.rootDir)
 	o.drivers.AddDrivers(flags, usagef)
 	o.again.add(flags)
@@ -77,10 +78,7 @@ func fsck(ctx context.Context, s streams, o fsckOptions) error {
 	if err != nil {
 		return err
 	}
-	list, err := problems.NewList(o.output, s.out)
-	if err != nil {
-		return usagef("%w", err)
-	}
+	list := problems.NewList(o.output, s.out)
 	look, err := newLook(rootDir, o)
 	if err != nil {
 		return err

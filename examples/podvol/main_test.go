@@ -16,6 +16,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/util/testenv/testtool"
@@ -53,9 +54,9 @@ func mustPodvol(t *testing.T, want int, args ...string) (out, errOut string) {
 	return out, errOut
 }
 
-func rowsOf(t *testing.T, text string) []row {
+func rowsOf(t *testing.T, text string) []rows.Row {
 	t.Helper()
-	var rows []row
+	var rows []rows.Row
 	decoder := json.NewDecoder(strings.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&rows); err != nil {
@@ -204,7 +205,7 @@ spec:
 		}
 	}
 	out, _ = mustPodvol(t, exitFailed, "mount", "--fake", "-f", file, "-o", "yaml")
-	var rows []row
+	var rows []rows.Row
 	if err := yaml.UnmarshalStrict([]byte(out), &rows); err != nil || len(rows) != 3 {
 		t.Fatalf("%v in\n%s", err, out)
 	}

@@ -13,7 +13,9 @@ import (
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
+	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/objects/manifest"
@@ -70,7 +72,7 @@ func mountCommand(s streams) *cobra.Command {
 	addNodeName(flags, &o.nodeName, "this node's name; pods of other nodes are left out (default: the node that the manifests name, else the host name)")
 	flags.StringVar(&o.pod, "pod", "", "mount only this pod, as NAMESPACE/NAME")
 	flags.BoolVar(&o.fake, "fake", false, "mount nothing: print the commands that would run, and touch nothing outside a temporary directory")
-	flags.StringVarP(&o.output, "output", "o", "table", "how to print: table, json or yaml")
+	choice.AddOutput(c, &o.output, rows.Formats()...)
 	flags.DurationVar(&o.timeout, "timeout", kubeletPodWait, "how long to wait for all volumes")
 	addVolumeDirs(flags, &o.volumeDirs)
 	o.plugins.Add(flags, usagef)
@@ -101,10 +103,6 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 	if o.claimPlugins, err = o.plugins.ForClaims(ctx, s.err); err != nil {
 		return err
 	}
-	rows, err := newPrinter(o.output, s.out, s.err)
-	if err != nil {
-		return err
-	}
 	set, pods, err := loadPods(ctx, s, o.files, o.nodeName, o.pod)
 	if err != nil {
 		return err
@@ -118,7 +116,7 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 	config.Logger = slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	config.Events = loggedEvents{config.Logger, where.rename}
 	config.SetUpTimeout, config.Plugins, config.Translator = o.timeout, replacements, o.plugins.Translator()
-	report := newReport(rows, s.err, volumemanager.StateMounted, volumesOf(pods))
+	report := newReport(rows.NewPrinter(o.output, s.out, s.err), s.err, volumemanager.StateMounted, volumesOf(pods))
 	report.rename = where.rename
 	if err := mountWith(ctx, config, o, set, pods, report); err != nil {
 		return err
@@ -196,10 +194,10 @@ func setUpPods(ctx context.Context, node *standalone.Node, pods []*v1.Pod, show 
 }
 
 // volumesOf lists the rows to expect, in the manifests' order.
-func volumesOf(pods []*v1.Pod) (expected []rowKey) {
+func volumesOf(pods []*v1.Pod) (expected []rows.Key) {
 	for _, pod := range pods {
 		for _, v := range pod.Spec.Volumes {
-			expected = append(expected, rowKey{pod.UID, v.Name})
+			expected = append(expected, rows.Key{Pod: pod.UID, Volume: v.Name})
 		}
 	}
 	return expected

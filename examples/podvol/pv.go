@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
 	"github.com/podvol/podvol/volume/objects/persisted"
 )
@@ -32,16 +33,13 @@ func pvCommand(s streams) *cobra.Command {
 		RunE: func(_ *cobra.Command, names []string) error { return printPVs(s, o, names) },
 	}
 	flags := c.Flags()
-	flags.StringVarP(&o.output, "output", "o", "", "how to print: wide, json, yaml or name (default: as a table)")
+	choice.AddOutput(c, &o.output, kubectlget.Formats()...)
 	addRootDir(flags, &o.rootDir)
 	c.AddCommand(pvDeleteCommand(s), pvReleaseCommand(s))
 	return c
 }
 
 func printPVs(s streams, o pvOptions, names []string) error {
-	if err := checkStoredOutput(o.output); err != nil {
-		return err
-	}
 	rootDir, err := checkRootDir(o.rootDir)
 	if err != nil {
 		return err
@@ -57,8 +55,8 @@ func printPVs(s streams, o pvOptions, names []string) error {
 	}
 	single := len(names) == 1
 	if !single || len(shown) > 0 {
-		err := kubectlget.Print(s.out, o.output, kubectlget.VolumeKind, shown, single, func(wide bool) kubectlget.Table {
-			return kubectlget.VolumeColumns(shown, wide, time.Now())
+		err := kubectlget.Print(s.out, o.output, kubectlget.VolumeKind, shown, single, func() kubectlget.Table {
+			return kubectlget.VolumeColumns(shown, o.output == "wide", time.Now())
 		})
 		errs = append(errs, err)
 	}

@@ -70,7 +70,7 @@ func TestRecordedVolumesAreListed(t *testing.T) {
 	if out, _ := mustPodvol(t, exitFailed, "pv", "missing", "-o", "json", "--root-dir", root); out != "" {
 		t.Errorf("stdout: %s", out)
 	}
-	if _, errOut := mustPodvol(t, exitUsage, "pv", "-o", "table", "--root-dir", root); !strings.Contains(errOut, "wide") {
+	if _, errOut := mustPodvol(t, exitUsage, "pv", "-o", "xml", "--root-dir", root); !strings.Contains(errOut, "wide") {
 		t.Errorf("stderr: %s", errOut)
 	}
 }

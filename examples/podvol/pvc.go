@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 )
@@ -38,7 +39,7 @@ func pvcCommand(s streams) *cobra.Command {
 		RunE: func(_ *cobra.Command, names []string) error { return printPVCs(s, o, names) },
 	}
 	flags := c.Flags()
-	flags.StringVarP(&o.output, "output", "o", "", "how to print: wide, json, yaml or name (default: as a table)")
+	choice.AddOutput(c, &o.output, kubectlget.Formats()...)
 	flags.StringVarP(&o.namespace, "namespace", "n", v1.NamespaceDefault, "the claims of this namespace")
 	flags.BoolVarP(&o.all, "all-namespaces", "A", false, "the claims of all namespaces")
 	addRootDir(flags, &o.rootDir)
@@ -47,9 +48,6 @@ func pvcCommand(s streams) *cobra.Command {
 }
 
 func printPVCs(s streams, o pvcOptions, names []string) error {
-	if err := checkStoredOutput(o.output); err != nil {
-		return err
-	}
 	if o.all && len(names) > 0 {
 		return usagef("a claim cannot be retrieved by name across all namespaces; name it as NAMESPACE/NAME, or its namespace with -n")
 	}
@@ -66,8 +64,8 @@ func printPVCs(s streams, o pvcOptions, names []string) error {
 	errs := append(missing, found.damaged, err)
 	single := len(names) == 1
 	if !single || len(shown) > 0 {
-		err := kubectlget.Print(s.out, o.output, kubectlget.ClaimKind, shown, single, func(wide bool) kubectlget.Table {
-			return kubectlget.ClaimColumns(shown, o.all, wide, users, time.Now())
+		err := kubectlget.Print(s.out, o.output, kubectlget.ClaimKind, shown, single, func() kubectlget.Table {
+			return kubectlget.ClaimColumns(shown, o.all, o.output == "wide", users, time.Now())
 		})
 		errs = append(errs, err)
 	}
@@ -134,14 +132,6 @@ func (o pvcOptions) noneFound(all int) string {
 // printNote prints what no column has about an object, below the table.
 func printNote(w io.Writer, name, text string) {
 	fmt.Fprintf(w, "  %s: %s\n", plaintext.Cell(name), strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    "))
-}
-
-// checkStoredOutput refuses a format that there is not.
-func checkStoredOutput(format string) error {
-	if slices.Contains([]string{"", "wide", "json", "yaml", "name"}, format) {
-		return nil
-	}
-	return usagef("-o %q must be wide, json, yaml or name, or left out", format)
 }
 
 func nameOfClaim(claim *v1.PersistentVolumeClaim) types.NamespacedName {

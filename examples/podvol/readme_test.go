@@ -16,7 +16,7 @@ func TestShownCommandsExist(t *testing.T) {
 	block := regexp.MustCompile("(?s)```([a-z]*)\n(.*?)```")
 	inline := regexp.MustCompile("`([^`]*)`")
 	shown := regexp.MustCompile(`(?m)^(?:\$ )?(?:sudo )?(?:go run -C examples \./)?podvol ([^#>\n]+)`)
-	names := strings.NewReplacer("[", "", "]", "", "NAMESPACE/NAME", "default/web", "COMMAND", "mount")
+	names := strings.NewReplacer("[", "", "]", "", "NAMESPACE/NAME", "default/web", "COMMAND", "mount", "tar|json|dir", "tar")
 	for _, path := range []string{"README.md", "../../README.md", "../../volume/persistentvolume/README.md", "../../volume/plugins/nfs/README.md"} {
 		text, err := os.ReadFile(path)
 		if err != nil {

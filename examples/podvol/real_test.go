@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/testenv/nstest"
@@ -30,7 +31,7 @@ func TestMountStatusUnmount(t *testing.T) {
 			t.Errorf("status has %d rows, mount had %d", len(status), len(mounted))
 		}
 		for _, r := range status {
-			if r.State != "mounted" || !slices.ContainsFunc(mounted, func(m row) bool { return m.Path == r.Path && m.Volume == r.Volume && m.Source == r.Source }) {
+			if r.State != "mounted" || !slices.ContainsFunc(mounted, func(m rows.Row) bool { return m.Path == r.Path && m.Volume == r.Volume && m.Source == r.Source }) {
 				t.Errorf("status row %+v", r)
 			}
 		}
@@ -50,7 +51,7 @@ func TestMountStatusUnmount(t *testing.T) {
 }
 
 // checkWeb looks at what the containers would see.
-func checkWeb(t *testing.T, rows []row) {
+func checkWeb(t *testing.T, rows []rows.Row) {
 	t.Helper()
 	mounts := table.Kernel()
 	for _, r := range rows {

@@ -18,6 +18,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/volume/atomicdir"
 	"github.com/podvol/podvol/volume/objects/localtoken"
@@ -61,7 +62,7 @@ func renderCommand(s streams) *cobra.Command {
 	addNodeName(flags, &o.nodeName, "this node's name (default: the node that the manifests name, else the host name)")
 	flags.StringVar(&o.pod, "pod", "", "the pod, as NAMESPACE/NAME (default: the only one)")
 	flags.StringArrayVar(&o.volumes, "volume", nil, "a volume of the pod (repeatable; default: all that have files)")
-	flags.StringVarP(&o.output, "output", "o", "tar", "tar, json or dir")
+	choice.AddOutput(c, &o.output, "tar", "json", "dir")
 	flags.StringVar(&o.to, "to", "", "the directory of -o dir; it must exist")
 	flags.StringVar(&o.rootDir, "root-dir", defaultRootDir(), "directory with the key of tokens")
 	return c
@@ -71,8 +72,6 @@ func (o renderOptions) check(out io.Writer) error {
 	switch {
 	case o.output == "tar" && isTerminal(out):
 		return usagef("an archive is nothing for a terminal; redirect it, or choose -o json or -o dir")
-	case !slices.Contains([]string{"tar", "json", "dir"}, o.output):
-		return usagef("-o %s must be tar, json or dir", o.output)
 	case (o.output == "dir") != (o.to != ""):
 		return usagef("-o dir and --to DIR go together")
 	}

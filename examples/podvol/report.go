@@ -12,28 +12,20 @@ import (
 	"time"
 
 	"golang.org/x/term"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
+	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
-
-// rowKey is the volume that a row is about.
-type rowKey struct {
-	pod    types.UID
-	volume string
-}
-
-func keyOf(v volumemanager.VolumeStatus) rowKey { return rowKey{v.PodUID, v.Volume} }
 
 // report prints one row for each volume as soon as the outcome of this call is
 // known, so that a slow volume holds no other row back. A row never tells what
 // was before the call, or the operation under way.
 type report struct {
-	printer  printer
+	printer  rows.Printer
 	progress *progress
-	order    map[rowKey]int
+	order    map[rows.Key]int
 	desired  volumemanager.VolumeState // of the call; all else is a failure
 	// edit may complete a status before it is printed, rename its texts.
 	edit   func(*volumemanager.VolumeStatus)
@@ -44,21 +36,21 @@ type report struct {
 
 	mu    sync.Mutex
 	known []volumemanager.VolumeStatus // not yet printed
-	doing map[rowKey]volume.Progress   // of those that say how far they are
-	seen  map[rowKey]bool
+	doing map[rows.Key]volume.Progress // of those that say how far they are
+	seen  map[rows.Key]bool
 	news  chan struct{}
 }
 
-func newReport(p printer, errOut io.Writer, goal volumemanager.VolumeState, expected []rowKey) *report {
+func newReport(p rows.Printer, errOut io.Writer, goal volumemanager.VolumeState, expected []rows.Key) *report {
 	r := &report{
 		desired:  goal,
 		printer:  p,
 		progress: newProgress(errOut),
-		order:    make(map[rowKey]int, len(expected)),
+		order:    make(map[rows.Key]int, len(expected)),
 		edit:     func(*volumemanager.VolumeStatus) {},
 		rename:   func(s string) string { return s },
-		doing:    make(map[rowKey]volume.Progress),
-		seen:     make(map[rowKey]bool, len(expected)),
+		doing:    make(map[rows.Key]volume.Progress),
+		seen:     make(map[rows.Key]bool, len(expected)),
 		news:     make(chan struct{}, 1),
 	}
 	for i, key := range expected {
@@ -106,7 +98,7 @@ func (r *report) run(manager statuses, work func(show func(volumemanager.VolumeS
 	for {
 		select {
 		case <-ended:
-			return errors.Join(printing, r.flush(), r.printer.close())
+			return errors.Join(printing, r.flush(), r.printer.Close())
 		case <-tick.C:
 			news = r.news
 			printing = errors.Join(printing, r.flush())
@@ -121,7 +113,7 @@ func (r *report) run(manager statuses, work func(show func(volumemanager.VolumeS
 func (r *report) show(v volumemanager.VolumeStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	key := keyOf(v)
+	key := rows.KeyOf(v)
 	if _, expected := r.order[key]; !expected || r.seen[key] {
 		return
 	}
@@ -138,7 +130,7 @@ func (r *report) note(v volumemanager.VolumeStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if v.Progress != (volume.Progress{}) {
-		r.doing[keyOf(v)] = v.Progress
+		r.doing[rows.KeyOf(v)] = v.Progress
 	}
 }
 
@@ -147,15 +139,15 @@ func (r *report) note(v volumemanager.VolumeStatus) {
 func (r *report) waiting() (names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	keys := make([]rowKey, 0, len(r.order))
+	keys := make([]rows.Key, 0, len(r.order))
 	for key := range r.order {
 		if !r.seen[key] {
 			keys = append(keys, key)
 		}
 	}
-	slices.SortFunc(keys, func(a, b rowKey) int { return cmp.Compare(r.order[a], r.order[b]) })
+	slices.SortFunc(keys, func(a, b rows.Key) int { return cmp.Compare(r.order[a], r.order[b]) })
 	for _, key := range keys {
-		name := key.volume
+		name := key.Volume
 		if doing, ok := r.doing[key]; ok {
 			name += " (" + doing.String() + ")"
 		}
@@ -170,38 +162,38 @@ func (r *report) take() []volumemanager.VolumeStatus {
 	known := r.known
 	r.known = nil
 	slices.SortStableFunc(known, func(a, b volumemanager.VolumeStatus) int {
-		return cmp.Compare(r.order[keyOf(a)], r.order[keyOf(b)])
+		return cmp.Compare(r.order[rows.KeyOf(a)], r.order[rows.KeyOf(b)])
 	})
 	return known
 }
 
-func (r *report) flush() (printing error) {
-	known := r.take()
+func (r *report) flush() error {
+	known, ready := r.take(), []rows.Row(nil)
 	r.progress.clear()
 	for _, v := range known {
 		r.edit(&v)
 		row := r.outcome(v)
 		row.Path, row.Error, row.Source = r.rename(row.Path), r.rename(row.Error), r.rename(row.Source)
-		printing = errors.Join(printing, r.printer.add(row))
+		ready = append(ready, row)
 	}
-	return printing
+	return r.printer.Add(ready...)
 }
 
 // outcome is the row of what the call has come to for a volume, and counts it: a
 // volume that stays mounted as it was has not reached what was asked for.
-func (r *report) outcome(v volumemanager.VolumeStatus) row {
+func (r *report) outcome(v volumemanager.VolumeStatus) rows.Row {
 	if v.State == volumemanager.StateUnused && v.Err == nil {
-		return rowOf(v) // there is nothing to reach
+		return rows.Of(v) // there is nothing to reach
 	}
 	stays := v.State == volumemanager.StateMounted
 	if stays || v.Err == nil || volume.IsUncertain(v.Err) {
 		r.something = true
 	}
 	if v.Err == nil && v.State == r.desired {
-		return rowOf(v)
+		return rows.Of(v)
 	}
 	r.failed = true
-	row := rowOf(v)
+	row := rows.Of(v)
 	switch {
 	case v.Err == nil:
 		row.Error = "it is " + string(v.State) + ", not " + string(r.desired)

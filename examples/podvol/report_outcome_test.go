@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/util/testenv/nstest"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -25,10 +26,10 @@ func (s *toldStatuses) Subscribe(f func(volumemanager.VolumeStatus)) (stop func(
 }
 
 // keptRows is a printer that keeps its rows.
-type keptRows struct{ rows []row }
+type keptRows struct{ rows []rows.Row }
 
-func (k *keptRows) add(r row) error { k.rows = append(k.rows, r); return nil }
-func (k *keptRows) close() error    { return nil }
+func (k *keptRows) Add(r ...rows.Row) error { k.rows = append(k.rows, r...); return nil }
+func (k *keptRows) Close() error            { return nil }
 
 // Whatever a volume was before, the row and the exit code tell what the call has
 // come to, whether the manager tells it or the end of the wait does.
@@ -52,20 +53,20 @@ func TestRowsTellTheOutcomeOfThisCall(t *testing.T) {
 		goal, state volumemanager.VolumeState
 		ended       string
 		err         error
-		row         row
+		row         rows.Row
 		failed      bool
 	}{
-		{mounted, mounted, setUp, nil, row{State: "mounted"}, false},
-		{mounted, mounted, setUp, errors.New(mountedElsewhere), row{State: "failed", Error: mountedElsewhere + stays}, true},
-		{mounted, failed, setUp, errors.New(nowFailed), row{State: "failed", Error: nowFailed}, true},
-		{mounted, detached, setUp, errors.New(nowFailed), row{State: "detached", Error: nowFailed}, true},
-		{mounted, pending, "", errors.New(nowFailed), row{State: "pending", Error: nowFailed}, true},
-		{mounted, pending, "", nil, row{State: "pending", Error: "it is pending, not mounted"}, true},
-		{unmounted, unmounted, tearDown, nil, row{State: "unmounted"}, false},
-		{unmounted, unmounted, "", nil, row{State: "unmounted"}, false},
-		{unmounted, failed, tearDown, errors.New(nowFailed), row{State: "failed", Error: nowFailed}, true},
-		{unmounted, detached, tearDown, errors.New(nowFailed), row{State: "detached", Error: nowFailed}, true},
-		{unmounted, pending, "", errors.New(nowFailed), row{State: "pending", Error: nowFailed}, true},
+		{mounted, mounted, setUp, nil, rows.Row{State: "mounted"}, false},
+		{mounted, mounted, setUp, errors.New(mountedElsewhere), rows.Row{State: "failed", Error: mountedElsewhere + stays}, true},
+		{mounted, failed, setUp, errors.New(nowFailed), rows.Row{State: "failed", Error: nowFailed}, true},
+		{mounted, detached, setUp, errors.New(nowFailed), rows.Row{State: "detached", Error: nowFailed}, true},
+		{mounted, pending, "", errors.New(nowFailed), rows.Row{State: "pending", Error: nowFailed}, true},
+		{mounted, pending, "", nil, rows.Row{State: "pending", Error: "it is pending, not mounted"}, true},
+		{unmounted, unmounted, tearDown, nil, rows.Row{State: "unmounted"}, false},
+		{unmounted, unmounted, "", nil, rows.Row{State: "unmounted"}, false},
+		{unmounted, failed, tearDown, errors.New(nowFailed), rows.Row{State: "failed", Error: nowFailed}, true},
+		{unmounted, detached, tearDown, errors.New(nowFailed), rows.Row{State: "detached", Error: nowFailed}, true},
+		{unmounted, pending, "", errors.New(nowFailed), rows.Row{State: "pending", Error: nowFailed}, true},
 	}
 	for _, before := range befores {
 		for _, o := range outcomes {
@@ -74,7 +75,7 @@ func TestRowsTellTheOutcomeOfThisCall(t *testing.T) {
 					continue // which only the end of a wait says
 				}
 				kept, manager := &keptRows{}, &toldStatuses{}
-				r := newReport(kept, io.Discard, o.goal, []rowKey{{"u", "v"}})
+				r := newReport(kept, io.Discard, o.goal, []rows.Key{{Pod: "u", Volume: "v"}})
 				err := r.run(manager, func(show func(volumemanager.VolumeStatus)) {
 					manager.tell(before)
 					after := statusRow("v", o.state, o.err)

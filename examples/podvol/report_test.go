@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins"
@@ -58,11 +59,7 @@ func statusRow(volume string, state volumemanager.VolumeState, err error) volume
 func TestHungVolumeHoldsNoRowBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out, errOut lockedBuffer
-		rows, err := newPrinter("table", &out, &errOut)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r := newReport(rows, io.Discard, volumemanager.StateMounted, []rowKey{{"u", "first"}, {"u", "hung"}, {"u", "late"}, {"u", "last"}})
+		r := newReport(rows.NewPrinter("table", &out, &errOut), io.Discard, volumemanager.StateMounted, []rows.Key{{Pod: "u", Volume: "first"}, {Pod: "u", Volume: "hung"}, {Pod: "u", Volume: "late"}, {Pod: "u", Volume: "last"}})
 		var terminal lockedBuffer
 		r.progress = &progress{terminal: &terminal}
 		release := make(chan struct{})
@@ -82,7 +79,7 @@ func TestHungVolumeHoldsNoRowBack(t *testing.T) {
 		printed := func() (names []string) {
 			for line := range strings.Lines(out.String()) {
 				if fields := strings.Fields(line); fields[0] != "POD" {
-					names = append(names, fields[1]+" "+fields[3])
+					names = append(names, fields[1]+" "+fields[2])
 				}
 			}
 			return names

@@ -15,6 +15,7 @@ import (
 
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
+	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects/manifest"
 	"github.com/podvol/podvol/volume/podrun"
@@ -261,8 +262,18 @@ type job struct {
 // program's.
 type failurePrinter struct{ err io.Writer }
 
-func (p failurePrinter) add(r row) error { return printError(p.err, r) }
-func (p failurePrinter) close() error    { return nil }
+// Add implements rows.Printer.
+func (p failurePrinter) Add(all ...rows.Row) error {
+	for _, r := range all {
+		if err := rows.PrintError(p.err, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close implements rows.Printer.
+func (p failurePrinter) Close() error { return nil }
 
 // removeEmptyBase removes the default root directory where a run has left
 // nothing in it; one that was named is not podvol's to remove.

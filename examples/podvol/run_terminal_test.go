@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
@@ -10,30 +9,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// openTerminal returns a new pseudo-terminal: the side of who types, and the
-// side of programs.
-func openTerminal(t *testing.T) (typist, program *os.File) {
-	t.Helper()
-	typist, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { typist.Close() })
-	if err := unix.IoctlSetPointerInt(int(typist.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(int(typist.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return typist, program
-}
+	"github.com/podvol/podvol/util/testenv/terminal"
+)
 
 func TestRunAtATerminal(t *testing.T) {
 	startsWithSignals(t, unix.SIGINT, unix.SIGQUIT)
@@ -45,7 +23,7 @@ func TestRunAtATerminal(t *testing.T) {
 			r := user(t)
 			file := openFile(t, withoutIDs)
 			start := func(args ...string) (*exec.Cmd, *os.File) {
-				typist, program := openTerminal(t)
+				typist, program := terminal.Open(t)
 				c := r.command(t, append([]string{"run", "-f", file, "--"}, args...)...)
 				c.Stdin, c.Stdout, c.Stderr = program, program, program
 				c.SysProcAttr.Setsid, c.SysProcAttr.Setctty = true, true

@@ -11,8 +11,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/podvol/podvol/examples/nodehttp"
+	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
+	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/localdiscovery"
 	"github.com/podvol/podvol/volume/nodeagent"
@@ -60,7 +62,7 @@ func runNodeCommand(s streams) *cobra.Command {
 	flags.StringVarP(&o.dir, "filename", "f", "", "directory of manifests: its .yaml, .yml and .json files, hidden ones left out")
 	addNodeName(flags, &o.nodeName, "this node's name; pods of other nodes are left out (default: the host name)")
 	flags.BoolVar(&o.fake, "fake", false, "mount nothing: at the end, print the commands that would have run")
-	flags.StringVarP(&o.output, "output", "o", "table", "how to print: table, or json for one object a line")
+	choice.AddOutput(c, &o.output, rows.StreamFormats()...)
 	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve /metrics, /explain, /drivers and /healthz at this PORT of the loopback interface, or at HOST:PORT (default: nowhere)")
 	flags.BoolVar(&o.unmountOnExit, "unmount-on-exit", false, "unmount everything below the root directory when stopped")
 	flags.BoolVar(&o.adopt, "adopt", false, "take over volumes below the root directory that podvol has no record of")
@@ -112,10 +114,7 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	out, err := newRowStream(o.output, s.out, s.err)
-	if err != nil {
-		return err
-	}
+	out := rows.NewStream(o.output, s.out, s.err)
 	server, err := nodeserver.Listen(ctx, o.metricsAddr, usagef)
 	if err != nil {
 		return err
@@ -146,20 +145,20 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 }
 
 // agent returns the configuration of the node's agent.
-func (o *runNodeOptions) agent(ctx context.Context, where *place, s streams, out *rowStream) (nodeagent.Config, error) {
+func (o *runNodeOptions) agent(ctx context.Context, where *place, s streams, out *rows.Stream) (nodeagent.Config, error) {
 	own, err := o.plugins.ForClaims(ctx, s.err)
 	if err != nil {
 		return nodeagent.Config{}, err
 	}
 	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	out.rename = where.rename
+	out.Rename = where.rename
 	node := where.config(o.nodeName, nil)
 	return nodeagent.Config{
 		Dir: o.dir, Accept: o.accept, RootDir: node.RootDir, NodeName: o.nodeName, Mounter: node.Mounter, HostFiles: node.HostFiles,
 		Adopt: o.adopt, ClaimPlugins: append(own, o.cleaner...), VolumeDirs: o.volumeDirs, Disks: o.disks,
 		UnmountOnExit: o.unmountOnExit, UnmountTimeout: kubeletPodWait, Manager: "podvol run-node " + o.dir,
 		Events: loggedEvents{log, where.rename}, ClaimEvents: storageEvents{log, where.rename}, Logger: log,
-		Notice: func(text string) { fmt.Fprintln(s.err, "podvol:", text) }, Status: out.print,
+		Notice: func(text string) { fmt.Fprintln(s.err, "podvol:", text) }, Status: out.Print,
 		Hints: nodeagent.Hints{Accept: "--accept-manifests", Adopt: "--adopt", Restart: "start run-node again", Delete: deleteCommand},
 	}, nil
 }

@@ -13,6 +13,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
+	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/volume/objects"
 )
 
@@ -85,11 +86,7 @@ func keepWhileStorageChanges(t *testing.T, dir string, where *place) *nodeTest {
 
 // keepIn is runNode in a place, with a store, of the caller's.
 func keepIn(ctx context.Context, t *testing.T, s streams, dir string, where *place, store *objects.Store) int {
-	out, err := newRowStream("json", s.out, s.err)
-	if err != nil {
-		t.Error(err)
-		return exitFailed
-	}
+	out := rows.NewStream("json", s.out, s.err)
 	server, err := nodeserver.Listen(ctx, "127.0.0.1:0", usagef)
 	if err != nil {
 		t.Error(err)

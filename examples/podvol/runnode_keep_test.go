@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/util/journal"
 	"github.com/podvol/podvol/util/testenv/nstest"
 )
@@ -41,9 +42,9 @@ func spoil(t *testing.T, root, part string, as func(string) string) {
 }
 
 // become waits until each volume is in its state, in whatever order.
-func (n *nodeTest) become(want map[string]string) map[string]row {
+func (n *nodeTest) become(want map[string]string) map[string]rows.Row {
 	n.t.Helper()
-	got := make(map[string]row)
+	got := make(map[string]rows.Row)
 	late := time.After(patience)
 	for len(got) < len(want) {
 		select {

@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/util/testenv/noleak"
 	"github.com/podvol/podvol/volume/nodeagent/manifestdir"
 )
@@ -26,9 +27,9 @@ type nodeTest struct {
 	t    *testing.T
 	dir  string // of manifests
 	root string
-	rows chan row
+	rows chan rows.Row
 	// passed are rows that came while another one was waited for.
-	passed []row
+	passed []rows.Row
 	says   chan string
 	missed []string // said while something else was waited for
 	stop   func() (code int)
@@ -79,12 +80,12 @@ func runNodeArgs(dir, root string, args []string) []string {
 }
 
 func follow(t *testing.T, dir, root string, out, errs io.Reader, cancel func(), wait func() int) *nodeTest {
-	n := &nodeTest{t: t, dir: dir, root: root, rows: make(chan row, 1000), says: make(chan string, 1000)}
+	n := &nodeTest{t: t, dir: dir, root: root, rows: make(chan rows.Row, 1000), says: make(chan string, 1000)}
 	read := make(chan struct{}, 2)
 	go func() {
 		defer func() { close(n.rows); read <- struct{}{} }()
 		for lines := bufio.NewScanner(out); lines.Scan(); {
-			var r row
+			var r rows.Row
 			if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 				t.Errorf("%v: %s", err, lines.Text())
 			}
@@ -113,7 +114,7 @@ func follow(t *testing.T, dir, root string, out, errs io.Reader, cancel func(), 
 }
 
 // row waits for the row of a volume in a state, and returns it.
-func (n *nodeTest) row(volume, state string) row {
+func (n *nodeTest) row(volume, state string) rows.Row {
 	n.t.Helper()
 	late := time.After(patience)
 	for {
@@ -175,7 +176,7 @@ func (n *nodeTest) heard() (lines []string) {
 }
 
 // rest returns the rows that nobody has waited for, once the command has ended.
-func (n *nodeTest) rest() (rows []row) {
+func (n *nodeTest) rest() (rows []rows.Row) {
 	rows = n.passed
 	for r := range n.rows {
 		rows = append(rows, r)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/volume/volumemanager"
 	"github.com/podvol/podvol/volume/volumesource"
 )
@@ -21,12 +22,9 @@ func serverRow(name, server string, answers bool) volumemanager.VolumeStatus {
 // error does.
 func TestRowsTellOfTheServer(t *testing.T) {
 	var out, errOut bytes.Buffer
-	rows, err := newPrinter("table", &out, &errOut)
-	if err != nil {
-		t.Fatal(err)
-	}
+	printer := rows.NewPrinter("table", &out, &errOut)
 	for _, v := range []volumemanager.VolumeStatus{serverRow("a", "nas1", true), serverRow("b", "nas2", false)} {
-		if err := rows.add(rowOf(v)); err != nil {
+		if err := printer.Add(rows.Of(v)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -34,11 +32,9 @@ func TestRowsTellOfTheServer(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	out.Reset()
-	if rows, err = newPrinter("json", &out, &errOut); err != nil {
-		t.Fatal(err)
-	}
+	printer = rows.NewPrinter("json", &out, &errOut)
 	for _, v := range []volumemanager.VolumeStatus{serverRow("a", "nas1", true), serverRow("b", "nas2", false)} {
-		if err := rows.add(rowOf(v)); err != nil {
+		if err := printer.Add(rows.Of(v)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/podvol/podvol/examples/podvol/internal/choice"
+	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/mount/propagation"
 	"github.com/podvol/podvol/mount/table"
@@ -31,7 +33,7 @@ func statusCommand(s streams) *cobra.Command {
 		RunE: func(*cobra.Command, []string) error { return status(s, rootDir, output) },
 	}
 	addRootDir(c.Flags(), &rootDir)
-	c.Flags().StringVarP(&output, "output", "o", "table", "how to print: table, json or yaml")
+	choice.AddOutput(c, &output, rows.Formats()...)
 	return c
 }
 
@@ -40,28 +42,23 @@ func status(s streams, rootDir, output string) error {
 	if err != nil {
 		return err
 	}
-	rows, err := newPrinter(output, s.out, s.err)
-	if err != nil {
-		return err
-	}
+	printer := rows.NewPrinter(output, s.out, s.err)
 	warnHidden(s.err, rootDir)
 	mounts := table.Kernel()
 	volumes, unreadable := volumemanager.Inspect(rootDir, mounts)
 	if _, fatal := errors.AsType[*volumemanager.RootError](unreadable); fatal {
 		return unreadable
 	}
-	failed, shared := false, sharedNames(volumes)
+	failed, shared, all := false, sharedNames(volumes), []rows.Row(nil)
 	for _, v := range volumes {
-		row := rowOf(v)
+		row := rows.Of(v)
 		if shared[v.Pod] {
 			row.PodUID, row.Node = string(v.PodUID), string(v.NodeName)
 		}
 		failed = failed || v.Err != nil || v.State != volumemanager.StateMounted
-		if err := rows.add(row); err != nil {
-			return err
-		}
+		all = append(all, row)
 	}
-	if err := rows.close(); err != nil {
+	if err := errors.Join(printer.Add(all...), printer.Close()); err != nil {
 		return err
 	}
 	if len(volumes) == 0 {

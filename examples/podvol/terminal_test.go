@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,7 +13,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
+	"github.com/podvol/podvol/examples/podvol/internal/table"
 	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/util/testenv/terminal"
 )
 
 // hostile has what a terminal, or the eye, is led by: an escape sequence, its C1 and
@@ -89,4 +92,43 @@ func TestNoCommandTellsTheTerminalWhatNamesSay(t *testing.T) {
 			assertPlain(t, strings.Join(args, " ")+": stderr", errOut)
 		}
 	})
+}
+
+// A table is as wide as the terminal; a pipe, and -o wide, lose nothing.
+func TestTablesFitTheTerminal(t *testing.T) {
+	pod := strings.Repeat("a-long-name-", 5) + "0"
+	file := manifestFile(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: "+pod+", namespace: shop}\nspec:\n  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}, {name: w, mountPath: /w}]}]\n  volumes: [{name: v, emptyDir: {}}, {name: w, nfs: {server: 10.0.0.1, path: /exports/"+strings.Repeat("容量", 20)+"}}]\n")
+	shown := func(format string) (lines []string) {
+		typist, program := terminal.Open(t)
+		terminal.Resize(t, program, 80)
+		read := make(chan string, 1)
+		go func() {
+			text, _ := io.ReadAll(typist) // it ends with an error once the program's side is closed
+			read <- string(text)
+		}()
+		code := run(t.Context(), []string{"mount", "--fake", "-f", file, "-o", format}, streams{in: strings.NewReader(""), out: program, err: io.Discard})
+		must(t, program.Close())
+		if code != exitOK {
+			t.Errorf("-o %s: exit code %d", format, code)
+		}
+		return strings.Split(strings.TrimSpace(<-read), "\r\n")
+	}
+	lines := shown("table")
+	if len(lines) != 3 || strings.Fields(lines[0])[3] != "SOURCE" {
+		t.Fatalf("%q", lines)
+	}
+	for _, line := range lines {
+		if table.Width(line) > 80 {
+			t.Errorf("%d columns: %s", table.Width(line), line)
+		}
+	}
+	if !strings.HasPrefix(lines[1], "shop/a-") || !strings.Contains(lines[1], "…") {
+		t.Errorf("the pod is %q", lines[1])
+	}
+	piped, _ := mustPodvol(t, exitOK, "mount", "--fake", "-f", file)
+	for _, text := range []string{strings.Join(shown("wide"), "\n"), piped} {
+		if strings.Contains(text, "…") || strings.Count(text, "shop/"+pod) < 2 || !strings.Contains(text, strings.Repeat("容量", 20)) {
+			t.Errorf("something is not whole:\n%s", text)
+		}
+	}
 }

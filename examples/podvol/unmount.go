@@ -14,7 +14,9 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
+	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume/objects"
@@ -62,7 +64,7 @@ func unmountCommand(s streams) *cobra.Command {
 	flags.StringArrayVar(&o.pods, "pod", nil, "unmount this pod, as NAMESPACE/NAME; with -f: only this one of the manifests (repeatable)")
 	flags.StringArrayVar(&o.uids, "uid", nil, "unmount the pod with this UID, where several have its name (repeatable)")
 	flags.BoolVar(&o.all, "all", false, "unmount all pods below the root directory; with --node: all of that node")
-	flags.StringVarP(&o.output, "output", "o", "table", "how to print: table, json or yaml")
+	choice.AddOutput(c, &o.output, rows.Formats()...)
 	flags.DurationVar(&o.timeout, "timeout", kubeletPodWait, "how long to wait for all volumes")
 	addVolumeDirs(flags, &o.volumeDirs)
 	o.plugins.AddDrivers(flags, usagef)
@@ -95,10 +97,7 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 	if o.volumeDirs, err = checkVolumeDirs(o.volumeDirs); err != nil {
 		return err
 	}
-	rows, err := newPrinter(o.output, s.out, s.err)
-	if err != nil {
-		return err
-	}
+	printer := rows.NewPrinter(o.output, s.out, s.err)
 	selected, err := selectPods(ctx, s, o)
 	if err != nil {
 		return err
@@ -106,9 +105,9 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 	if _, err := os.Stat(rootDir); errors.Is(err, fs.ErrNotExist) {
 		fmt.Fprintf(s.err, "Nothing to unmount: %s does not exist.\n", rootDir)
 		if len(o.pods) > 0 || len(o.uids) > 0 {
-			return errors.Join(rows.close(), errReported)
+			return errors.Join(printer.Close(), errReported)
 		}
-		return rows.close()
+		return printer.Close()
 	}
 	if err := mayMount(); err != nil {
 		return err
@@ -124,11 +123,11 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 	if err != nil {
 		return err
 	}
-	return unmountSelected(ctx, s, o, rootDir, node, selected, rows)
+	return unmountSelected(ctx, s, o, rootDir, node, selected, printer)
 }
 
 // unmountSelected tears the selected pods down, says what came of it, and stops the node.
-func unmountSelected(ctx context.Context, s streams, o unmountOptions, rootDir string, node *standalone.Node, selected *selection, rows printer) error {
+func unmountSelected(ctx context.Context, s streams, o unmountOptions, rootDir string, node *standalone.Node, selected *selection, printer rows.Printer) error {
 	mounted := node.Explain()
 	if err := selected.ambiguous(mounted); err != nil {
 		return errors.Join(err, node.Stop())
@@ -141,11 +140,11 @@ func unmountSelected(ctx context.Context, s streams, o unmountOptions, rootDir s
 	}
 	unmounting, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	expected := make([]rowKey, len(volumes))
+	expected := make([]rows.Key, len(volumes))
 	for i, v := range volumes {
-		expected[i] = keyOf(v)
+		expected[i] = rows.KeyOf(v)
 	}
-	report := newReport(rows, s.err, volumemanager.StateUnmounted, expected)
+	report := newReport(printer, s.err, volumemanager.StateUnmounted, expected)
 	err := report.run(node.Manager, func(show func(volumemanager.VolumeStatus)) { node.TearDownPods(unmounting, volumes, show) })
 	if err := errors.Join(err, node.Stop()); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -161,7 +162,7 @@ func (s *selection) ofNode() string {
 func tellMounted(w io.Writer, rootDir string, left []volumemanager.VolumeStatus) {
 	var pods []string
 	for _, v := range left {
-		if name := rowOf(v).Pod; !slices.Contains(pods, name) {
+		if name := rows.Of(v).Pod; !slices.Contains(pods, name) {
 			pods = append(pods, name)
 		}
 	}
@@ -173,9 +174,9 @@ func tellMounted(w io.Writer, rootDir string, left []volumemanager.VolumeStatus)
 }
 
 // sharedNames are the names that several pods have.
-func sharedNames(rows []volumemanager.VolumeStatus) map[types.NamespacedName]bool {
+func sharedNames(volumes []volumemanager.VolumeStatus) map[types.NamespacedName]bool {
 	first, shared := make(map[types.NamespacedName]types.UID), make(map[types.NamespacedName]bool)
-	for _, v := range rows {
+	for _, v := range volumes {
 		if uid, known := first[v.Pod]; known && uid != v.PodUID && v.Pod.Name != "" {
 			shared[v.Pod] = true
 		}
@@ -185,15 +186,15 @@ func sharedNames(rows []volumemanager.VolumeStatus) map[types.NamespacedName]boo
 }
 
 // podsOf are the pods of a name: their UIDs, and their nodes as far as these are known.
-func podsOf(rows []volumemanager.VolumeStatus, name types.NamespacedName) (pods []string) {
+func podsOf(volumes []volumemanager.VolumeStatus, name types.NamespacedName) (pods []string) {
 	nodes := make(map[types.UID]types.NodeName)
-	for _, v := range rows {
+	for _, v := range volumes {
 		if v.Pod == name {
 			nodes[v.PodUID] = cmp.Or(nodes[v.PodUID], v.NodeName)
 		}
 	}
 	for _, uid := range slices.Sorted(maps.Keys(nodes)) {
-		pods = append(pods, podText(string(uid), string(nodes[uid])))
+		pods = append(pods, rows.PodText(string(uid), string(nodes[uid])))
 	}
 	return pods
 }

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -14,25 +13,44 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
+	"github.com/podvol/podvol/examples/podvol/internal/table"
 )
 
-// Table is a table that kubectl would print: the first row is the header.
-type Table [][]string
+// Table is a table that kubectl would print. On a terminal that it does not fit it has fewer
+// columns, and shorter heads.
+type Table struct {
+	Columns []table.Column
+	Rows    [][]string
+}
 
-// Print writes the table as wide as its widest cells are.
-func (t Table) Print(out io.Writer) error {
-	w := tabwriter.NewWriter(out, 6, 4, 3, ' ', 0)
-	for _, row := range t {
-		cells := make([]string, len(row))
-		for i, text := range row {
-			cells[i] = plaintext.Cell(text)
-		}
-		if _, err := io.WriteString(w, strings.Join(cells, "\t")+"\n"); err != nil {
-			return err
-		}
+// Print writes the table, on a terminal not wider than that unless it is to be whole.
+func (t Table) Print(out io.Writer, whole bool) error {
+	printed := table.New(out, t.Columns...).Gap(3)
+	if whole {
+		printed.Unlimited()
 	}
-	return w.Flush()
+	return printed.Print(t.Rows...)
+}
+
+// columns are those with kubectl's heads.
+func columns(heads ...string) (all []table.Column) {
+	for _, head := range heads {
+		c := table.Column{Head: head}
+		switch head {
+		case "ACCESS MODES":
+			c.Short, c.Whole = "MODES", true
+		case "RECLAIM POLICY":
+			c.Short, c.Whole = "RECLAIM", true
+		case "STORAGECLASS":
+			c.Short = "CLASS"
+		case "VOLUMEATTRIBUTESCLASS", "REASON":
+			c.Spare = true
+		case "STATUS", "CAPACITY", "AGE":
+			c.Whole = true
+		}
+		all = append(all, c)
+	}
+	return all
 }
 
 // VolumeColumns is a row for each PersistentVolume.
@@ -41,7 +59,7 @@ func VolumeColumns(volumes []*v1.PersistentVolume, wide bool, now time.Time) Tab
 	if wide {
 		header = append(header, "VOLUMEMODE")
 	}
-	table := Table{header}
+	t := Table{Columns: columns(header...)}
 	for _, pv := range volumes {
 		claim := ""
 		if ref := pv.Spec.ClaimRef; ref != nil {
@@ -55,9 +73,9 @@ func VolumeColumns(volumes []*v1.PersistentVolume, wide bool, now time.Time) Tab
 		if wide {
 			row = append(row, unsetIfNil(pv.Spec.VolumeMode))
 		}
-		table = append(table, row)
+		t.Rows = append(t.Rows, row)
 	}
-	return table
+	return t
 }
 
 // ClaimUsers are the pods that have a claim's volume mounted on this machine.
@@ -73,7 +91,7 @@ func ClaimColumns(claims []*v1.PersistentVolumeClaim, namespaces, wide bool, use
 	if wide {
 		header = append(header, "VOLUMEMODE", "USED BY")
 	}
-	table := Table{header}
+	t := Table{Columns: columns(header...)}
 	for _, claim := range claims {
 		var row []string
 		if namespaces {
@@ -93,9 +111,9 @@ func ClaimColumns(claims []*v1.PersistentVolumeClaim, namespaces, wide bool, use
 			used := strings.Join(users[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}], ",")
 			row = append(row, unsetIfNil(claim.Spec.VolumeMode), cmp.Or(used, "<none>"))
 		}
-		table = append(table, row)
+		t.Rows = append(t.Rows, row)
 	}
-	return table
+	return t
 }
 
 func phaseOf(o metav1.Object, phase string) string {

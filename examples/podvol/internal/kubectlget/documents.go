@@ -28,9 +28,12 @@ var (
 	ClaimKind  = Kind{"PersistentVolumeClaim", "persistentvolumeclaim", "persistentvolumeclaims"}
 )
 
+// Formats are those of kubectl get; the first one is the usual one.
+func Formats() []string { return []string{"table", "wide", "json", "yaml", "name"} }
+
 // Print prints objects as kubectl get -o FORMAT does: one that was asked
 // for by its name alone as itself, all else as a list.
-func Print[T Object](out io.Writer, format string, kind Kind, all []T, single bool, table func(wide bool) Table) error {
+func Print[T Object](out io.Writer, format string, kind Kind, all []T, single bool, table func() Table) error {
 	switch format {
 	case "json", "yaml":
 		return printDocument(out, format, kind, all, single)
@@ -45,7 +48,7 @@ func Print[T Object](out io.Writer, format string, kind Kind, all []T, single bo
 	if len(all) == 0 {
 		return nil
 	}
-	return table(format == "wide").Print(out)
+	return table().Print(out, format == "wide")
 }
 
 // printDocument masks passwords among mount options.

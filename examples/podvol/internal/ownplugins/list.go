@@ -13,15 +13,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
+	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
-	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
+	"github.com/podvol/podvol/examples/podvol/internal/table"
 )
 
 // driverPatience is how long podvol csi waits for one driver.
@@ -62,14 +62,11 @@ func ListCommand(s Surroundings) *cobra.Command {
 	}
 	l.AddDrivers(c.Flags(), s.Usage)
 	s.RootDir(c.Flags(), &l.rootDir)
-	c.Flags().StringVarP(&l.output, "output", "o", "table", "how to print: table, json or yaml")
+	choice.AddOutput(c, &l.output, "table", "wide", "json", "yaml")
 	return c
 }
 
 func (l *listCommand) run(ctx context.Context) error {
-	if !slices.Contains([]string{"table", "json", "yaml"}, l.output) {
-		return l.Usage("-o %q must be table, json or yaml", l.output)
-	}
 	rootDir, err := filepath.Abs(l.rootDir)
 	if err != nil {
 		return err
@@ -144,8 +141,8 @@ func (l *listCommand) look(ctx context.Context) (rows []nodeserver.Driver, all b
 }
 
 func (l *listCommand) print(rows []nodeserver.Driver) error {
-	if l.output == "table" {
-		return printTable(l.Out, rows)
+	if l.output == "table" || l.output == "wide" {
+		return printTable(l.Out, rows, l.output == "wide")
 	}
 	if rows == nil {
 		rows = []nodeserver.Driver{}
@@ -161,34 +158,33 @@ func (l *listCommand) print(rows []nodeserver.Driver) error {
 }
 
 // printTable prints a row for each driver, and below them one for each call under way.
-func printTable(out io.Writer, rows []nodeserver.Driver) error {
-	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	line := func(cells ...string) {
-		for i, c := range cells {
-			if c == "" {
-				c = "-"
-			}
-			cells[i] = plaintext.Cell(c)
-		}
-		fmt.Fprintln(w, strings.Join(cells, "\t"))
+func printTable(out io.Writer, rows []nodeserver.Driver, wide bool) error {
+	drivers := table.New(out, table.Column{Head: "DRIVER"}, table.Column{Head: "VERSION", Spare: true}, table.Column{Head: "STATE", Whole: true},
+		table.Column{Head: "CALLS"}, table.Column{Head: "CAPABILITIES", Spare: true}, table.Column{Head: "SOCKET"}, table.Column{Head: "KNOWN BY", Spare: true})
+	calls := table.New(out, table.Column{Head: "CALL", Whole: true}, table.Column{Head: "DRIVER"}, table.Column{Head: "VOLUME"}, table.Column{Head: "FOR", Whole: true})
+	if wide {
+		drivers.Unlimited()
+		calls.Unlimited()
 	}
-	if len(rows) > 0 {
-		line("DRIVER", "VERSION", "STATE", "CALLS", "CAPABILITIES", "SOCKET", "KNOWN BY")
-	}
-	var calls [][]string
+	var ofDrivers, ofCalls [][]string
 	for _, d := range rows {
-		line(d.Driver, d.Version, d.State, strconv.Itoa(len(d.Calls)), strings.Join(d.Capabilities, ","), d.Socket, d.KnownBy)
+		ofDrivers = append(ofDrivers, dashed(d.Driver, d.Version, d.State, strconv.Itoa(len(d.Calls)), strings.Join(d.Capabilities, ","), d.Socket, d.KnownBy))
 		for _, c := range d.Calls {
-			calls = append(calls, []string{c.Method, d.Driver, fmt.Sprintf("%.128s", c.Volume), time.Duration(c.Seconds * float64(time.Second)).Round(time.Second).String()})
+			ofCalls = append(ofCalls, dashed(c.Method, d.Driver, fmt.Sprintf("%.128s", c.Volume), time.Duration(c.Seconds*float64(time.Second)).Round(time.Second).String()))
 		}
 	}
-	if len(calls) > 0 {
-		_ = w.Flush() // as the last one says
-		fmt.Fprintln(out)
-		line("CALL", "DRIVER", "VOLUME", "FOR")
-		for _, c := range calls {
-			line(c...)
-		}
+	if err := drivers.Print(ofDrivers...); err != nil || len(ofCalls) == 0 {
+		return err
 	}
-	return w.Flush()
+	if _, err := fmt.Fprintln(out); err != nil {
+		return err
+	}
+	return calls.Print(ofCalls...)
+}
+
+func dashed(cells ...string) []string {
+	for i, c := range cells {
+		cells[i] = table.Dash(c)
+	}
+	return cells
 }

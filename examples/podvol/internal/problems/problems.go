@@ -44,13 +44,12 @@ type List struct {
 	Advised bool
 }
 
-// NewList returns a list without problems. The error says that there is no such format.
-func NewList(format string, out io.Writer) (*List, error) {
-	switch format {
-	case "text", "json", "yaml":
-		return &List{out: out, format: format, Rows: []Row{}}, nil
-	}
-	return nil, fmt.Errorf("-o %q must be text, json or yaml", format)
+// Formats are the formats of lists; the first one is the usual one.
+func Formats() []string { return []string{"text", "json", "yaml"} }
+
+// NewList returns a list without problems.
+func NewList(format string, out io.Writer) *List {
+	return &List{out: out, format: format, Rows: []Row{}}
 }
 
 // Add adds a problem; tried: its repair was, and err is its error.

@@ -1,0 +1,60 @@
+package rows
+
+import (
+	"encoding/json"
+	"io"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// Key is the volume that a row is about.
+type Key struct {
+	Pod    types.UID
+	Volume string
+}
+
+// KeyOf returns the key of a volume.
+func KeyOf(v volumemanager.VolumeStatus) Key { return Key{v.PodUID, v.Volume} }
+
+// Stream prints a row whenever a volume's state, or its error, is another one than was
+// printed last. One goroutine uses it.
+type Stream struct {
+	// Rename may change the texts of a row.
+	Rename  func(string) string
+	add     func(Row) error
+	printed map[Key]string
+}
+
+// StreamFormats are the formats of [NewStream]; the first one is the usual one.
+func StreamFormats() []string { return []string{"table", "wide", "json"} }
+
+// NewStream returns a stream that prints a table, or JSON, an object a line.
+func NewStream(format string, out, errOut io.Writer) *Stream {
+	s := &Stream{printed: make(map[Key]string), Rename: func(s string) string { return s }}
+	if format == "json" {
+		encoder := json.NewEncoder(out)
+		s.add = func(r Row) error { return encoder.Encode(r) }
+	} else {
+		t := newTable(format == "wide", out, errOut)
+		s.add = func(r Row) error { return t.Add(r) }
+	}
+	return s
+}
+
+// Print prints a row for a volume if there is news of it.
+func (s *Stream) Print(v volumemanager.VolumeStatus) error {
+	row := Of(v)
+	row.Path, row.Error, row.Source = s.Rename(row.Path), s.Rename(row.Error), s.Rename(row.Source)
+	what := strings.Join([]string{row.State, row.Source, row.Path, row.Error}, "\x00")
+	if s.printed[KeyOf(v)] == what {
+		return nil
+	}
+	s.printed[KeyOf(v)] = what
+	if v.State == volumemanager.StateUnmounted {
+		delete(s.printed, KeyOf(v))
+	}
+	return s.add(row)
+}

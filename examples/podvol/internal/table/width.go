@@ -1,0 +1,71 @@
+package table
+
+import (
+	"io"
+	"os"
+	"unicode"
+
+	"golang.org/x/term"
+	"golang.org/x/text/width"
+
+	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
+)
+
+// usualWidth is that of a terminal that does not tell its own, as over some serial lines.
+const usualWidth = 80
+
+// TerminalWidth is how many columns the terminal has that w is; 0: it is none.
+func TerminalWidth(w io.Writer) int {
+	file, ok := plaintext.AsGiven(w).(*os.File)
+	if !ok || !term.IsTerminal(int(file.Fd())) {
+		return 0
+	}
+	columns, _, err := term.GetSize(int(file.Fd()))
+	if err != nil || columns <= 0 {
+		return usualWidth
+	}
+	return columns
+}
+
+// Width is how many columns of a terminal a text takes: wide characters of East Asia two,
+// combining ones none.
+func Width(text string) int {
+	sum := 0
+	for _, r := range text {
+		sum += runeWidth(r)
+	}
+	return sum
+}
+
+func runeWidth(r rune) int {
+	if unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf) {
+		return 0
+	}
+	switch width.LookupRune(r).Kind() {
+	case width.EastAsianWide, width.EastAsianFullwidth:
+		return 2
+	}
+	return 1
+}
+
+// Shorten shortens a text to so many columns. What is left out is in the middle: names
+// of replicas differ at the end, and those of namespaces and servers at the beginning.
+func Shorten(text string, columns int) string {
+	if Width(text) <= columns {
+		return text
+	}
+	runes := []rune(text)
+	from, until, room := 0, len(runes), columns-1
+	for left := (room + 1) / 2; from < until && left >= runeWidth(runes[from]); from++ {
+		left -= runeWidth(runes[from])
+		room -= runeWidth(runes[from])
+	}
+	for from < until && room >= runeWidth(runes[until-1]) {
+		until--
+		room -= runeWidth(runes[until])
+	}
+	for until < len(runes) && runeWidth(runes[until]) == 0 {
+		until++ // it would combine with the dots
+	}
+	return string(runes[:from]) + "…" + string(runes[until:])
+}
