@@ -93,11 +93,17 @@ func ParseAddress(value string) (string, error) {
 	return value, nil
 }
 
-// Page is one more answer: what Value returns, in JSON, at GET and a path. Several
-// goroutines call it.
+// Page is one more answer at GET and a path: what Value returns, in JSON, or what Handler answers
+// if there is one. Several goroutines call them.
 type Page struct {
-	Path  string
-	Value func() any
+	Path    string
+	Value   func() any
+	Handler http.Handler
+}
+
+// WatchPage tells the clients of a path of changes of the rows that explain returns: see [Watch].
+func WatchPage(path string, w *Watch, explain func() []volumemanager.VolumeStatus) Page {
+	return Page{Path: path, Handler: w.handler(explain)}
 }
 
 // Serve begins to answer, until Close. It must be called at most once. explain
@@ -106,8 +112,12 @@ func (s *Server) Serve(metrics *Metrics, explain func() []volumemanager.VolumeSt
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metrics.Handler())
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
-	pages := append([]Page{{"/explain", func() any { return append([]volumemanager.VolumeStatus{}, explain()...) }}}, more...)
+	pages := append([]Page{{Path: "/explain", Value: func() any { return append([]volumemanager.VolumeStatus{}, explain()...) }}}, more...)
 	for _, p := range pages {
+		if p.Handler != nil {
+			mux.Handle("GET "+p.Path, p.Handler)
+			continue
+		}
 		mux.HandleFunc("GET "+p.Path, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			encoder := json.NewEncoder(w)

@@ -133,7 +133,7 @@ func TestListenSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Serve(NewMetrics(idleManager(t), nil), func() []volumemanager.VolumeStatus { return nil }, Page{"/more", func() any { return []int{1} }})
+	s.Serve(NewMetrics(idleManager(t), nil), func() []volumemanager.VolumeStatus { return nil }, Page{Path: "/more", Value: func() any { return []int{1} }})
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}}}

@@ -277,7 +277,7 @@ func TestCallsUnderWayAreListed(t *testing.T) {
 		n.row("notes", "unmounted")
 		n.stop()
 		_, errOut := mustPodvol(t, exitUsage, "csi", "--root-dir", root)
-		if !strings.Contains(errOut, root+": no podvol run-node with CSI drivers keeps it") {
+		if !strings.Contains(errOut, root+": no podvol run-node keeps it") {
 			t.Errorf("after its end:\n%s", errOut)
 		}
 	})

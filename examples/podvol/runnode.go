@@ -52,7 +52,7 @@ func runNodeCommand(s streams) *cobra.Command {
 			"is reclaimed by its policy: Delete deletes the data. See podvol pvc delete.\n" +
 			"The root directory is this command's alone: pods in no manifest are torn down.\n" +
 			"SIGTERM and SIGINT stop it. Mounts stay, unless --unmount-on-exit is given.\n" +
-			"While it runs, podvol csi shows its CSI drivers and their calls.",
+			"While it runs, podvol csi shows its CSI drivers and their calls, to root.",
 		Example: "  podvol run-node -f /etc/podvol/manifests --metrics-addr 9090\n" +
 			"  curl http://127.0.0.1:9090/explain",
 		Args: noArgs,
@@ -174,11 +174,13 @@ func deleteCommand(ref volume.ObjectRef) string {
 // keepNode runs the agent until ctx ends, and serves what it knows, at an address too if there
 // is a server.
 func keepNode(ctx context.Context, config nodeagent.Config, server *nodehttp.Server, where *place) (err error) {
+	watch := new(nodehttp.Watch)
+	config.Status = nodeserver.Watched(watch, config.Status)
 	agent, err := nodeagent.Start(ctx, config)
 	if err != nil {
 		return err
 	}
-	stop := nodeserver.Serve(ctx, agent, config, server, where.rename)
+	stop := nodeserver.Serve(ctx, agent, config, server, watch, where.rename)
 	err = agent.Run(ctx)
 	stop()
 	if closeErr := agent.Close(); closeErr != nil {

@@ -16,7 +16,9 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
+	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/volumemanager"
+	"github.com/podvol/podvol/volume/volumesource"
 )
 
 func TestStatusAsJSON(t *testing.T) {
@@ -37,11 +39,17 @@ func TestStatusAsJSON(t *testing.T) {
 			"operation": "set-up", "began": "2026-01-02T02:04:05Z", "progress": map[string]any{"doing": "unpacking", "done": 3.0}, "failures": 3.0, "nextRetry": "2026-01-02T02:04:05Z",
 			"error": full.Err.Error(), "cause": "HelperMissing",
 		}},
+		"advice": {volumemanager.VolumeStatus{State: volumemanager.StateFailed, Err: fmt.Errorf("set up: %w", volume.NothingDone(&volume.Failure{What: "it is broken", Next: "mend it"}))}, map[string]any{
+			"namespace": "", "pod": "", "podUID": "", "volume": "", "plugin": "", "source": "", "state": "failed", "path": "",
+			"durationSeconds": 0.0, "wanted": false, "failures": 0.0,
+			"error": "set up: it is broken; mend it", "cause": "Unknown", "advice": "mend it",
+		}},
 		"waiting": {volumemanager.VolumeStatus{State: volumemanager.StatePending,
 			Attachment: &volumemanager.AttachmentError{Volume: "example.com/disk/a", Node: "node1", ReportedInUse: true}}, map[string]any{
 			"namespace": "", "pod": "", "podUID": "", "volume": "", "plugin": "", "source": "", "state": "pending", "path": "",
 			"durationSeconds": 0.0, "wanted": false, "failures": 0.0,
 			"attachment": "example.com/disk/a waits to be reported attached to node node1",
+			"waitsFor":   "example.com/disk/a to be reported attached to node node1",
 		}},
 		"nothing": {volumemanager.VolumeStatus{}, map[string]any{
 			"namespace": "", "pod": "", "podUID": "", "volume": "", "plugin": "", "source": "", "state": "", "path": "",
@@ -62,6 +70,23 @@ func TestStatusAsJSON(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+func TestWaitsFor(t *testing.T) {
+	silent := volumesource.Health{Source: "nas1", Since: time.Unix(1, 0)}
+	claim := types.NamespacedName{Namespace: "shop", Name: "data"}
+	for want, s := range map[string]volumemanager.VolumeStatus{
+		"":                            {State: volumemanager.StateMounted, Server: silent, Err: errors.New("a refresh failed")},
+		"claim shop/data to be bound": {State: volumemanager.StatePending, Err: &volume.Error{Err: &claimbinding.Error{Claim: claim, Err: claimbinding.ErrUnbound}}},
+		"the other pod that has the volume to leave this node":         {State: volumemanager.StateFailed, Err: &volume.Failure{Cause: volumemanager.ErrUsedByOtherPod}},
+		"server nas1 to answer":                                        {State: volumemanager.StateFailed, Server: silent, Err: errors.New("no answer")},
+		"the file system that was at /p to be out of use":              {State: volumemanager.StateDetached, Server: silent, Err: &lazyunmount.Error{Mount: mount.Entry{Target: "/p"}}},
+		volume.NewObjectRef("Secret", "a", "b").String() + " to exist": {State: volumemanager.StateFailed, Err: &volume.ObjectNotFoundError{Ref: volume.NewObjectRef("Secret", "a", "b")}},
+	} {
+		if got := s.WaitsFor(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }
 

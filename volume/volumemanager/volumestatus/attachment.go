@@ -36,3 +36,14 @@ func (e *AttachmentError) Error() string {
 
 // Unwrap returns the plugin's reason.
 func (e *AttachmentError) Unwrap() error { return e.Err }
+
+// waits says which reports are missing.
+func (e *AttachmentError) waits() string {
+	switch {
+	case e.ReportedInUse:
+		return fmt.Sprintf("%s to be reported attached to node %s", e.Volume, e.Node)
+	case e.Attached:
+		return fmt.Sprintf("the status of node %s to list %s in use", e.Node, e.Volume)
+	}
+	return fmt.Sprintf("the status of node %s to list %s in use, and for it to be reported attached", e.Node, e.Volume)
+}

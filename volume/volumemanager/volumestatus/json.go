@@ -2,6 +2,7 @@ package volumestatus
 
 import (
 	"encoding/json"
+	"errors"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -34,7 +35,9 @@ type statusJSON struct {
 	NextRetry        time.Time     `json:"nextRetry,omitzero"`
 	Error            string        `json:"error,omitempty"`
 	Cause            string        `json:"cause,omitempty"`
+	Advice           string        `json:"advice,omitempty"`
 	Uncertain        bool          `json:"uncertain,omitempty"`
+	WaitsFor         string        `json:"waitsFor,omitempty"`
 	Attachment       string        `json:"attachment,omitempty"`
 	Server           *serverJSON   `json:"server,omitempty"`
 	Condition        string        `json:"condition,omitempty"`
@@ -84,8 +87,9 @@ func progressOf(p volume.Progress) *progressJSON {
 //   - The claim is "namespace/name", its volume "persistentVolume". "node" is there where
 //     it is known.
 //   - An error has its text ("error"), one word for its cause ("cause", such as "NotFound",
-//     "HelperMissing" or "Unknown"), and whether it may have left something behind
-//     ("uncertain").
+//     "HelperMissing" or "Unknown"), what to do about it ("advice", the end of the text where
+//     there is one), and whether it may have left something behind ("uncertain").
+//   - "waitsFor" is [Status.WaitsFor].
 //   - Trouble with the attachment is its text ("attachment").
 //   - "server" (name, answers, since, failures, retryAt, error) is there only if mounts
 //     from it have had no answer lately.
@@ -97,13 +101,13 @@ func (s Status) MarshalJSON() ([]byte, error) {
 		Since: s.Since.UTC(), DurationSeconds: s.Duration.Seconds(),
 		Operation: s.Operation, Began: s.Began.UTC(), Progress: progressOf(s.Progress),
 		Failures: s.Failures, NextRetry: s.NextRetry.UTC(), PersistentVolume: s.PersistentVolume,
-		Server: troubleOf(s.Server),
+		Server: troubleOf(s.Server), WaitsFor: s.WaitsFor(),
 	}
 	if s.Claim.Name != "" {
 		out.Claim = s.Claim.String()
 	}
 	if s.Err != nil {
-		out.Error, out.Cause, out.Uncertain = s.Err.Error(), causeOf(s.Err), volume.IsUncertain(s.Err)
+		out.Error, out.Cause, out.Advice, out.Uncertain = s.Err.Error(), causeOf(s.Err), adviceOf(s.Err), volume.IsUncertain(s.Err)
 	}
 	if s.Attachment != nil {
 		out.Attachment = s.Attachment.Error()
@@ -112,4 +116,15 @@ func (s Status) MarshalJSON() ([]byte, error) {
 		out.Condition = s.Condition.Message
 	}
 	return json.Marshal(out)
+}
+
+// adviceOf is what the first error in a chain advises that gives advice; empty: none does.
+func adviceOf(err error) string {
+	if e, ok := errors.AsType[interface {
+		error
+		Advice() string
+	}](err); ok {
+		return e.Advice()
+	}
+	return ""
 }

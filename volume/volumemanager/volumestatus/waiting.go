@@ -1,10 +1,43 @@
 package volumestatus
 
 import (
+	"errors"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/claimbinding"
+	"github.com/podvol/podvol/volume/lazyunmount"
+	"github.com/podvol/podvol/volume/volumemanager/internal/oncepod"
 )
+
+// WaitsFor says what the volume waits for, beside its operation and its next retry, in a few
+// words without times: a report about its attachment, its claim, an object, another pod, a file
+// system that is in use, or its server. Empty: nothing is known.
+func (s Status) WaitsFor() string {
+	bound, _ := errors.AsType[*claimbinding.Error](s.Err)
+	missing, _ := errors.AsType[*volume.ObjectNotFoundError](s.Err)
+	switch {
+	case s.Attachment != nil && !s.Attachment.Mounted:
+		return s.Attachment.waits()
+	case bound != nil && errors.Is(bound, claimbinding.ErrUnbound):
+		return fmt.Sprintf("claim %s to be bound", bound.Claim)
+	case errors.Is(s.Err, oncepod.ErrUsed):
+		return "the other pod that has the volume to leave this node"
+	case missing != nil:
+		return missing.Ref.String() + " to exist"
+	case s.Err == nil || s.State == StateMounted:
+		return ""
+	}
+	if e, ok := errors.AsType[*lazyunmount.Error](s.Err); ok {
+		return fmt.Sprintf("the file system that was at %s to be out of use", e.Mount.Target)
+	}
+	if s.ServerTrouble() != "" {
+		return fmt.Sprintf("server %s to answer", s.Server.Source)
+	}
+	return ""
+}
 
 // PendingError says what a volume was waiting for when a caller's patience
 // ended. The declaration stays.

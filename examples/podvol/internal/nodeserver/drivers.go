@@ -2,16 +2,8 @@ package nodeserver
 
 import (
 	"cmp"
-	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"net"
-	"net/http"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/podvol/podvol/volume"
@@ -114,45 +106,4 @@ func both(a, b csi.DriverStatus) csi.DriverStatus {
 	}
 	a.Failures += b.Failures
 	return a
-}
-
-// ErrNoNode: no podvol run-node keeps the root directory.
-var ErrNoNode = errors.New("no podvol run-node with CSI drivers keeps it")
-
-// patience is for an answer from memory.
-const patience = 10 * time.Second
-
-// Drivers asks the podvol run-node that keeps a root directory for its drivers.
-func Drivers(ctx context.Context, rootDir string) ([]Driver, error) {
-	rows, err := ask(ctx, socketOf(rootDir))
-	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		err = ErrNoNode
-	case errors.Is(err, fs.ErrPermission): // whether there is one is known to root alone
-		err = fmt.Errorf("%w that this user can ask", ErrNoNode)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", rootDir, err)
-	}
-	return rows, nil
-}
-
-func ask(ctx context.Context, socket string) ([]Driver, error) {
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://podvol"+driversPath, nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := (&http.Client{Transport: transport, Timeout: patience}).Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("podvol run-node answers %s", response.Status)
-	}
-	var rows []Driver
-	return rows, json.NewDecoder(response.Body).Decode(&rows)
 }

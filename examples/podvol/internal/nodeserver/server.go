@@ -1,5 +1,5 @@
-// Package nodeserver shows other processes what podvol run-node knows: at the address of
-// --metrics-addr, and if it has CSI drivers at a socket of its root directory.
+// Package nodeserver shows other processes what podvol run-node knows, at the address of
+// --metrics-addr and at a socket of its root directory, and asks there.
 package nodeserver
 
 import (
@@ -34,7 +34,18 @@ func socketOf(rootDir string) string {
 	return filepath.Join(socketDir, hex.EncodeToString(sum[:16])+".sock")
 }
 
-const driversPath = "/drivers"
+const (
+	driversPath = "/drivers"
+	watchPath   = "/watch"
+)
+
+// Watched is what watch must be told beside the node's own statuses: the pods that wait for claims.
+func Watched(watch *nodehttp.Watch, status func(volumemanager.VolumeStatus) error) func(volumemanager.VolumeStatus) error {
+	return func(v volumemanager.VolumeStatus) error {
+		watch.Changed(v)
+		return status(v)
+	}
+}
 
 // Listen takes the address of --metrics-addr. An address that is wrong or in use is an error
 // that usage makes. An empty one has no server, nil.
@@ -53,17 +64,16 @@ func Listen(ctx context.Context, value string, usage func(string, ...any) error)
 	return server, nil
 }
 
-// Serve answers at a server's address unless that is nil, and of an agent with CSI drivers at the
-// socket of its root directory, which it has locked. stop ends the latter and the measuring: the
-// server is the caller's. rename makes paths those that people know. A socket that cannot be made
-// is a notice: volumes are kept without it.
-func Serve(ctx context.Context, agent *nodeagent.Agent, config nodeagent.Config, server *nodehttp.Server, rename func(string) string) (stop func()) {
+// Serve answers at a server's address unless that is nil, and at the socket of the root directory,
+// which the agent has locked. stop ends the latter and the measuring: the server is the caller's.
+// rename makes paths those that people know. A socket that cannot be made is a notice for root, who
+// alone could use it: volumes are kept without it. Clients that
+// watch are told of changes, if the agent's Status is [Watched].
+func Serve(ctx context.Context, agent *nodeagent.Agent, config nodeagent.Config, server *nodehttp.Server, watch *nodehttp.Watch, rename func(string) string) (stop func()) {
 	metrics := nodehttp.NewMetrics(agent.Node(), agent.Node().Explain())
-	stops := []func(){agent.Node().Subscribe(metrics.Observe)}
-	local := false
+	stops := []func(){agent.Node().Subscribe(metrics.Observe), agent.Node().Subscribe(watch.Changed)}
 	for _, p := range config.Plugins {
 		if drivers, ok := p.(*controller.NodePlugin); ok {
-			local = true
 			stops = append(stops, drivers.Subscribe(func(o csi.Operation) { metrics.ObserveCSI(o.Driver, o.Method, o.Code, o.Migrated, o.Took) }))
 		}
 	}
@@ -74,17 +84,17 @@ func Serve(ctx context.Context, agent *nodeagent.Agent, config nodeagent.Config,
 		}
 		return rows
 	}
-	drivers := nodehttp.Page{Path: driversPath, Value: func() any { return known(config) }}
-	if local {
+	pages := []nodehttp.Page{{Path: driversPath, Value: func() any { return known(config) }}, nodehttp.WatchPage(watchPath, watch, explain)}
+	if os.Geteuid() == 0 {
 		if socket, err := listenLocally(ctx, config.RootDir); err != nil {
-			config.Notice("podvol csi cannot ask this process for its drivers: " + err.Error())
+			config.Notice("podvol status, explain and csi cannot ask this process: " + err.Error())
 		} else {
-			socket.Serve(metrics, explain, drivers)
+			socket.Serve(metrics, explain, pages...)
 			stops = append(stops, socket.Close, func() { _ = os.Remove(socketDir) }) // which others may use
 		}
 	}
 	if server != nil {
-		server.Serve(metrics, explain, drivers)
+		server.Serve(metrics, explain, pages...)
 		config.Notice("metrics are at " + server.URL() + "/metrics, the state of volumes at " + server.URL() + "/explain")
 	}
 	return func() {

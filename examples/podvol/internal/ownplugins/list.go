@@ -72,13 +72,14 @@ func (l *listCommand) run(ctx context.Context) error {
 		return err
 	}
 	rows, err := nodeserver.Drivers(ctx, rootDir)
+	none := errors.Is(err, nodeserver.ErrNoNode) || errors.Is(err, nodeserver.ErrNoDrivers)
 	switch {
 	case err == nil:
-	case !l.hasDrivers() && errors.Is(err, nodeserver.ErrNoNode):
+	case !l.hasDrivers() && none:
 		return l.Usage("name the drivers with --csi-driver or --csi-registry, or the --root-dir of a podvol run-node: %w", err)
 	case !l.hasDrivers():
 		return err
-	case !errors.Is(err, nodeserver.ErrNoNode):
+	case !none:
 		fmt.Fprintf(l.Err, "podvol: drivers of podvol run-node are not listed: %v\n", err)
 	}
 	all := true

@@ -1,7 +1,7 @@
 package statusrows
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -9,7 +9,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/volume"
-	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/internal/podspec"
 	"github.com/podvol/podvol/volume/volumemanager/volumestatus"
 )
@@ -91,22 +90,12 @@ func waitsFor(s volumestatus.Status, otherwise string) (string, *volumestatus.At
 	case s.Operation != "":
 		return fmt.Sprintf("its %s of %s, under way for %s", s.Operation, s.Source, time.Since(s.Began).Round(time.Millisecond)), nil
 	case s.Attachment != nil && !s.Attachment.Mounted:
-		return missingReports(s.Attachment), s.Attachment
+		return s.WaitsFor(), s.Attachment
 	case !s.NextRetry.IsZero():
 		return fmt.Sprintf("the next attempt in %s", time.Until(s.NextRetry).Round(time.Millisecond)), nil
 	}
-	if e, ok := errors.AsType[*claimbinding.Error](s.Err); ok && s.Wanted && errors.Is(e, claimbinding.ErrUnbound) {
-		return fmt.Sprintf("claim %s to be bound", e.Claim), nil
+	if s.Wanted {
+		otherwise = cmp.Or(s.WaitsFor(), otherwise)
 	}
 	return otherwise, nil
-}
-
-func missingReports(e *volumestatus.AttachmentError) string {
-	switch {
-	case e.ReportedInUse:
-		return fmt.Sprintf("%s to be reported attached to node %s", e.Volume, e.Node)
-	case e.Attached:
-		return fmt.Sprintf("the status of node %s to list %s in use", e.Node, e.Volume)
-	}
-	return fmt.Sprintf("the status of node %s to list %s in use, and for it to be reported attached", e.Node, e.Volume)
 }

@@ -1,0 +1,188 @@
+package nodeserver
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+
+	"github.com/podvol/podvol/examples/nodehttp"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// Volume is a row of /explain, as volumemanager.VolumeStatus describes its JSON. All views are made
+// of it: of a running node, and without one.
+type Volume struct {
+	Namespace        string    `json:"namespace"`
+	Pod              string    `json:"pod"`
+	PodUID           string    `json:"podUID"`
+	Node             string    `json:"node,omitempty"`
+	Volume           string    `json:"volume"`
+	Plugin           string    `json:"plugin"`
+	Source           string    `json:"source"`
+	Claim            string    `json:"claim,omitempty"`
+	PersistentVolume string    `json:"persistentVolume,omitempty"`
+	Path             string    `json:"path"`
+	Device           string    `json:"device,omitempty"`
+	State            string    `json:"state"`
+	Wanted           bool      `json:"wanted"`
+	Since            time.Time `json:"since,omitzero"`
+	DurationSeconds  float64   `json:"durationSeconds"`
+	Operation        string    `json:"operation,omitempty"`
+	Began            time.Time `json:"began,omitzero"`
+	Progress         *Progress `json:"progress,omitempty"`
+	Failures         int       `json:"failures"`
+	NextRetry        time.Time `json:"nextRetry,omitzero"`
+	Error            string    `json:"error,omitempty"`
+	Cause            string    `json:"cause,omitempty"`
+	Advice           string    `json:"advice,omitempty"`
+	Uncertain        bool      `json:"uncertain,omitempty"`
+	WaitsFor         string    `json:"waitsFor,omitempty"`
+	Attachment       string    `json:"attachment,omitempty"`
+	Server           *Health   `json:"server,omitempty"`
+	Condition        string    `json:"condition,omitempty"`
+}
+
+// Progress is how far a set-up is.
+type Progress struct {
+	Doing string `json:"doing"`
+	Done  int64  `json:"done"`
+	Total int64  `json:"total,omitempty"`
+}
+
+// Health is the trouble of a volume's server.
+type Health struct {
+	Name     string    `json:"name"`
+	Answers  bool      `json:"answers"`
+	Since    time.Time `json:"since,omitzero"`
+	Failures int       `json:"failures"`
+	RetryAt  time.Time `json:"retryAt,omitzero"`
+	Error    string    `json:"error,omitempty"`
+}
+
+// PodName is the pod's name with its namespace, or its UID where the name is not known.
+func (v Volume) PodName() string {
+	if v.Pod == "" {
+		return v.PodUID
+	}
+	return v.Namespace + "/" + v.Pod
+}
+
+// VolumesOf are the rows of statuses that this process knows itself.
+func VolumesOf(statuses []volumemanager.VolumeStatus) ([]Volume, error) {
+	text, err := json.Marshal(statuses)
+	if err != nil {
+		return nil, err
+	}
+	var rows []Volume
+	return rows, json.Unmarshal(text, &rows)
+}
+
+// ErrNoNode: no podvol run-node keeps the root directory.
+var ErrNoNode = errors.New("no podvol run-node keeps it")
+
+// ErrNoDrivers: the podvol run-node that keeps the root directory has no CSI drivers.
+var ErrNoDrivers = errors.New("the podvol run-node that keeps it has no CSI drivers")
+
+// patience is for an answer from memory.
+const patience = 10 * time.Second
+
+// Drivers asks the podvol run-node that keeps a root directory for its drivers.
+func Drivers(ctx context.Context, rootDir string) ([]Driver, error) {
+	rows, err := fetch[Driver](ctx, rootDir, driversPath)
+	if err == nil && len(rows) == 0 {
+		err = fmt.Errorf("%s: %w", rootDir, ErrNoDrivers)
+	}
+	return rows, err
+}
+
+// Volumes asks the podvol run-node that keeps a root directory for its volumes, in order.
+func Volumes(ctx context.Context, rootDir string) ([]Volume, error) {
+	return fetch[Volume](ctx, rootDir, "/explain")
+}
+
+// Watch calls show with the volumes of the podvol run-node that keeps a root directory, by keys
+// that mean nothing else, and again after each change, until ctx or the node ends, or show returns
+// an error. show must not keep the map. Where the node has ended the error is io.EOF.
+func Watch(ctx context.Context, rootDir string, show func(map[string]Volume) error) error {
+	answer, err := ask(ctx, rootDir, watchPath, 0)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	volumes := make(map[string]Volume)
+	for lines := bufio.NewReader(answer.Body); ; {
+		line, err := lines.ReadBytes('\n')
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			return io.EOF
+		}
+		text, ok := bytes.CutPrefix(line, []byte("data: "))
+		if !ok {
+			continue
+		}
+		var event nodehttp.Event
+		if err := json.Unmarshal(text, &event); err != nil {
+			return err
+		}
+		for key, row := range event.Volumes {
+			var v Volume
+			if err := json.Unmarshal(row, &v); err != nil {
+				return err
+			}
+			volumes[key] = v
+		}
+		for _, key := range event.Gone {
+			delete(volumes, key)
+		}
+		if err := show(volumes); err != nil {
+			return err
+		}
+	}
+}
+
+// fetch asks for a list.
+func fetch[Row any](ctx context.Context, rootDir, path string) (rows []Row, err error) {
+	answer, err := ask(ctx, rootDir, path, patience)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	return rows, json.NewDecoder(answer.Body).Decode(&rows)
+}
+
+// ask asks the podvol run-node that keeps a root directory.
+func ask(ctx context.Context, rootDir, path string, limit time.Duration) (*http.Response, error) {
+	socket := socketOf(rootDir)
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://podvol"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := (&http.Client{Transport: transport, Timeout: limit}).Do(request)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		err = ErrNoNode
+	case errors.Is(err, fs.ErrPermission): // whether there is one is known to root alone
+		err = fmt.Errorf("%w that this user can ask", ErrNoNode)
+	case err == nil && answer.StatusCode != http.StatusOK:
+		answer.Body.Close()
+		err = fmt.Errorf("podvol run-node answers %s", answer.Status)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", rootDir, err)
+	}
+	return answer, nil
+}
