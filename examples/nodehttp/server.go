@@ -107,7 +107,9 @@ func WatchPage(path string, w *Watch, explain func() []volumemanager.VolumeStatu
 }
 
 // Serve begins to answer, until Close. It must be called at most once. explain
-// returns the rows of /explain. Several goroutines call it.
+// returns the rows of /explain. Several goroutines call it. At a loopback address it answers
+// only requests for localhost or for an IP address, as a browser may have been led there by a
+// name of somebody else's.
 func (s *Server) Serve(metrics *Metrics, explain func() []volumemanager.VolumeStatus, more ...Page) {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metrics.Handler())
@@ -126,8 +128,29 @@ func (s *Server) Serve(metrics *Metrics, explain func() []volumemanager.VolumeSt
 		})
 	}
 	limited := limitConnections(s.listener, maxConnections)
-	s.server = &http.Server{Handler: mux, ConnState: limited.connState, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 16 << 10}
+	s.server = &http.Server{Handler: s.forOurNames(mux), ConnState: limited.connState, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 16 << 10}
 	s.ended.Go(func() { _ = s.server.Serve(limited) })
+}
+
+// forOurNames refuses requests whose Host is neither localhost nor an IP address, if the
+// server is at a loopback address. A page of another site has its own name there, though that
+// name leads here now (DNS rebinding), and would read the answer. HTTP 1.0 may leave Host out.
+func (s *Server) forOurNames(next http.Handler) http.Handler {
+	if addr, ok := s.listener.Addr().(*net.TCPAddr); !ok || !addr.IP.IsLoopback() {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := r.Host
+		if name, _, err := net.SplitHostPort(host); err == nil {
+			host = name
+		}
+		host = strings.ToLower(strings.TrimSuffix(host, "."))
+		if host != "" && host != "localhost" && !strings.HasSuffix(host, ".localhost") && net.ParseIP(strings.Trim(host, "[]")) == nil {
+			http.Error(w, "this address is asked for by the name localhost or as an IP address only", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // The node keeps the descriptors and the memory that its volumes need, however

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -122,6 +123,44 @@ func TestIdleConnectionsStarveNobody(t *testing.T) {
 		})
 	}
 }
+
+// At a loopback address a request must have a name that is this machine's: a browser is led
+// there under other ones.
+func TestNamesOfOthersAreRefused(t *testing.T) {
+	for _, tc := range []struct {
+		listener net.Addr
+		host     string
+		want     int
+	}{
+		{&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, "127.0.0.1:9090", http.StatusOK},
+		{&net.TCPAddr{IP: net.IPv6loopback}, "[::1]:9090", http.StatusOK},
+		{&net.TCPAddr{IP: net.IPv6loopback}, "[::1]", http.StatusOK},
+		{&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, "LOCALHOST.:9090", http.StatusOK},
+		{&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, "node.localhost", http.StatusOK},
+		{&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, "", http.StatusOK},
+		{&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, "evil.example:9090", http.StatusForbidden},
+		{&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, "localhost.evil.example", http.StatusForbidden},
+		{&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, "127.0.0.1.evil.example", http.StatusForbidden},
+		{&net.TCPAddr{IP: net.IPv4(10, 0, 0, 1)}, "node1.example:9090", http.StatusOK}, // its names are not known
+		{&net.UnixAddr{}, "podvol", http.StatusOK},
+	} {
+		s := &Server{listener: addressed{tc.listener}}
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/explain", nil)
+		r.Host = tc.host
+		s.forOurNames(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(w, r)
+		if w.Code != tc.want {
+			t.Errorf("%q at %v is answered %d", tc.host, tc.listener, w.Code)
+		}
+	}
+}
+
+// addressed is a listener that has an address, and nothing else.
+type addressed struct{ addr net.Addr }
+
+func (a addressed) Addr() net.Addr            { return a.addr }
+func (a addressed) Accept() (net.Conn, error) { return nil, net.ErrClosed }
+func (a addressed) Close() error              { return nil }
 
 // A socket replaces one that a killed process has left, and goes with the server.
 func TestListenSocket(t *testing.T) {

@@ -16,6 +16,9 @@ import (
 // nothing while nothing changes. At most 16 clients watch a node. Its methods are safe for concurrent
 // use. The zero value is ready.
 type Watch struct {
+	// Also is called by each Changed, and must not block; nil: nothing is.
+	Also func()
+
 	mu      sync.Mutex
 	clients map[chan struct{}]struct{}
 }
@@ -39,6 +42,9 @@ const (
 
 // Changed says that rows may have changed. It never blocks; see Manager.Subscribe.
 func (w *Watch) Changed(volumemanager.VolumeStatus) {
+	if w.Also != nil {
+		w.Also()
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for news := range w.clients {

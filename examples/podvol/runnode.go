@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/podvol/podvol/examples/nodehttp"
+	"github.com/podvol/podvol/examples/nodehttp/nodepage"
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
@@ -63,7 +64,7 @@ func runNodeCommand(s streams) *cobra.Command {
 	addNodeName(flags, &o.nodeName, "this node's name; pods of other nodes are left out (default: the host name)")
 	flags.BoolVar(&o.fake, "fake", false, "mount nothing: at the end, print the commands that would have run")
 	choice.AddOutput(c, &o.output, rows.StreamFormats()...)
-	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve /metrics, /explain, /drivers and /healthz at this PORT of the loopback interface, or at HOST:PORT (default: nowhere)")
+	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve a page for people at /, and /metrics, /explain, /drivers and /healthz, at this PORT of the loopback interface, or at HOST:PORT (default: nowhere)")
 	flags.BoolVar(&o.unmountOnExit, "unmount-on-exit", false, "unmount everything below the root directory when stopped")
 	flags.BoolVar(&o.adopt, "adopt", false, "take over volumes below the root directory that podvol has no record of")
 	flags.BoolVar(&o.accept, "accept-manifests", false, "obey the directory also where it is empty, or another one than it was at the last start")
@@ -174,13 +175,14 @@ func deleteCommand(ref volume.ObjectRef) string {
 // keepNode runs the agent until ctx ends, and serves what it knows, at an address too if there
 // is a server.
 func keepNode(ctx context.Context, config nodeagent.Config, server *nodehttp.Server, where *place) (err error) {
-	watch := new(nodehttp.Watch)
+	page := nodepage.New()
+	watch := &nodehttp.Watch{Also: page.Changed}
 	config.Status = nodeserver.Watched(watch, config.Status)
 	agent, err := nodeagent.Start(ctx, config)
 	if err != nil {
 		return err
 	}
-	stop := nodeserver.Serve(ctx, agent, config, server, watch, where.rename)
+	stop := nodeserver.Serve(ctx, agent, config, server, watch, page, where.rename)
 	err = agent.Run(ctx)
 	stop()
 	if closeErr := agent.Close(); closeErr != nil {

@@ -50,6 +50,9 @@ func TestRunNodeServesMetricsAndExplains(t *testing.T) {
 	if r := rows[1]; r.Namespace != "shop" || r.Pod != "a" || r.Volume != "one" || r.State != "mounted" || !r.Wanted || r.Since.IsZero() || r.DurationSeconds <= 0 || r.Error != "" {
 		t.Errorf("row %+v", r)
 	}
+	if page := string(get(t, url+"/")); !strings.Contains(page, "2 volumes of 1 pod") || !strings.Contains(page, "shop/missing") {
+		t.Errorf("the page is\n%s", page)
+	}
 	if got := string(get(t, url+"/healthz")); got != "ok\n" {
 		t.Errorf("/healthz: %q", got)
 	}

@@ -2,10 +2,12 @@ package nodeserver
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/podvol/podvol/examples/nodehttp/nodepage"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/nodeagent"
 	"github.com/podvol/podvol/volume/plugins/csi"
@@ -106,4 +108,19 @@ func both(a, b csi.DriverStatus) csi.DriverStatus {
 	}
 	a.Failures += b.Failures
 	return a
+}
+
+// shown are the drivers as the page for people shows them.
+func shown(drivers []Driver) (rows []nodepage.Driver) {
+	for _, d := range drivers {
+		row := nodepage.Driver{Name: d.Driver, Version: d.Version, State: d.State, Trouble: d.State == Silent, Error: d.Error}
+		if d.FailingSince != nil {
+			row.Since = *d.FailingSince
+		}
+		for _, c := range d.Calls {
+			row.Calls = append(row.Calls, fmt.Sprintf("%s of %s for %.0f s", c.Method, c.Volume, c.Seconds))
+		}
+		rows = append(rows, row)
+	}
+	return rows
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/examples/nodehttp"
+	"github.com/podvol/podvol/examples/nodehttp/nodepage"
 	"github.com/podvol/podvol/util/filelock"
 	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume/nodeagent"
@@ -68,13 +69,17 @@ func Listen(ctx context.Context, value string, usage func(string, ...any) error)
 // which the agent has locked. stop ends the latter and the measuring: the server is the caller's.
 // rename makes paths those that people know. A socket that cannot be made is a notice for root, who
 // alone could use it: volumes are kept without it. Clients that
-// watch are told of changes, if the agent's Status is [Watched].
-func Serve(ctx context.Context, agent *nodeagent.Agent, config nodeagent.Config, server *nodehttp.Server, watch *nodehttp.Watch, rename func(string) string) (stop func()) {
+// watch are told of changes, if the agent's Status is [Watched]; so is the page for people, which is
+// at the root of the server, if watch has it as Also.
+func Serve(ctx context.Context, agent *nodeagent.Agent, config nodeagent.Config, server *nodehttp.Server, watch *nodehttp.Watch, page *nodepage.Page, rename func(string) string) (stop func()) {
 	metrics := nodehttp.NewMetrics(agent.Node(), agent.Node().Explain())
 	stops := []func(){agent.Node().Subscribe(metrics.Observe), agent.Node().Subscribe(watch.Changed)}
 	for _, p := range config.Plugins {
 		if drivers, ok := p.(*controller.NodePlugin); ok {
-			stops = append(stops, drivers.Subscribe(func(o csi.Operation) { metrics.ObserveCSI(o.Driver, o.Method, o.Code, o.Migrated, o.Took) }))
+			stops = append(stops, drivers.Subscribe(func(o csi.Operation) {
+				metrics.ObserveCSI(o.Driver, o.Method, o.Code, o.Migrated, o.Took)
+				page.Changed()
+			}))
 		}
 	}
 	explain := func() []volumemanager.VolumeStatus {
@@ -94,8 +99,9 @@ func Serve(ctx context.Context, agent *nodeagent.Agent, config nodeagent.Config,
 		}
 	}
 	if server != nil {
-		server.Serve(metrics, explain, pages...)
-		config.Notice("metrics are at " + server.URL() + "/metrics, the state of volumes at " + server.URL() + "/explain")
+		page.Show(nodepage.Config{Node: config.NodeName, Rows: explain, Damaged: agent.Node().Damaged, Drivers: func() []nodepage.Driver { return shown(known(config)) }})
+		server.Serve(metrics, explain, append(pages, nodehttp.Page{Path: "/{$}", Handler: page})...)
+		config.Notice("metrics are at " + server.URL() + "/metrics, the state of volumes at " + server.URL() + "/explain, and for people at " + server.URL() + "/")
 	}
 	return func() {
 		for _, stop := range stops {
