@@ -181,3 +181,61 @@ func TestALostJournalIsNoNewOne(t *testing.T) {
 		})
 	}
 }
+
+// The quick way to read a line gives the answer of the plain one, or none.
+func FuzzDecodeOwn(f *testing.F) {
+	for _, body := range []string{
+		`{"op":"put","key":"a/b","value":{"x":[1,"}",null]}}`, `{"op":"delete","key":"a"}`, `{"op":"note","key":"a","value":null}`,
+		`{"op":"put","key":"a\u003c","value":1}`, `{"op":"put","key":"ä","value":1}`, `{"op":"put","key":"a","value": 1}`, `{"op":"put","key":"a","value":1}}`,
+		`{"op":"put","key":"a","value":1,"key":"b"}`, `{"op":"put","key":"a","value":}`, `{"op":"p","op":"put","key":"a"}`, `{"key":"a","op":"put"}`, `{"op":"put","key":"a`,
+	} {
+		f.Add([]byte(body))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		own, ok := decodeOwn(body)
+		if !ok {
+			return
+		}
+		var plain line
+		if err := json.Unmarshal(body, &plain); err != nil {
+			t.Fatalf("%q: %+v, but plainly %v", body, own, err)
+		}
+		if diff := cmp.Diff(plain, own); diff != "" {
+			t.Errorf("%q:\n%s", body, diff)
+		}
+	})
+}
+
+// What the journal writes is read the quick way.
+func TestOwnLinesAreReadQuickly(t *testing.T) {
+	for _, l := range []line{{Op: opPut, Key: "uid/kubernetes.io~nfs/v", Value: json.RawMessage(`{"a":1}`)}, {Op: opDelete, Key: "k"}, {Op: opBegin, Key: "ID"}} {
+		text, err := l.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, ok := decodeOwn(text[sumLen : len(text)-1])
+		if diff := cmp.Diff(l, got); !ok || diff != "" {
+			t.Errorf("%q: %v\n%s", text, ok, diff)
+		}
+	}
+}
+
+// Both ways to read a line, of a record's length.
+func BenchmarkDecode(b *testing.B) {
+	body := []byte(`{"op":"put","key":"uid/kubernetes.io~nfs/v","value":{"version":2,"record":{"podUID":"uid","pod":{"Namespace":"n","Name":"p"},"volumes":["v"],"plugin":"kubernetes.io/nfs","path":"/var/lib/podvol/pods/uid/volumes/kubernetes.io~nfs/v","source":"10.0.0.1:/nfs","inlineVolume":{"name":"v","nfs":{"server":"10.0.0.1","path":"/nfs"}}}}}`)
+	b.Run("own", func(b *testing.B) {
+		for b.Loop() {
+			if _, ok := decodeOwn(body); !ok {
+				b.Fatal("it is not read")
+			}
+		}
+	})
+	b.Run("plain", func(b *testing.B) {
+		for b.Loop() {
+			var l line
+			if err := json.Unmarshal(body, &l); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

@@ -144,7 +144,7 @@ func (j *Journal) take(c content) error {
 	if whole {
 		return j.use(c.end, c.id)
 	}
-	err := j.rewrite(c.held)
+	err := j.rewrite(c)
 	own, ok := errors.AsType[*durable.Error](err)
 	if !ok || own.Replaced || !c.exists || len(c.damaged) > 0 {
 		return err
@@ -365,7 +365,7 @@ func (j *Journal) repair() error {
 			return err
 		}
 	}
-	if err := j.rewrite(content.held); err != nil {
+	if err := j.rewrite(content); err != nil {
 		return err
 	}
 	j.suspect = false
@@ -390,7 +390,7 @@ func (j *Journal) compactNow() {
 		j.compact = 2 * j.end // it is sorted out when the journal is next opened
 		return
 	}
-	if err := j.rewrite(content.held); err != nil {
+	if err := j.rewrite(content); err != nil {
 		j.compact = j.end + slack
 		// The new file may be in place, but not for sure on disk.
 		own, ok := errors.AsType[*durable.Error](err)
@@ -398,19 +398,17 @@ func (j *Journal) compactNow() {
 	}
 }
 
-// rewrite replaces the file by one with just these entries and opens it. When
+// rewrite replaces the file by one with just what it held and opens it. When
 // it fails j.file is as before, which need not be the file at j.path any more.
-func (j *Journal) rewrite(held []Entry) error {
+func (j *Journal) rewrite(c content) error {
 	id := rand.Text()
 	text, err := line{Op: opBegin, Key: id}.encode()
 	if err != nil {
 		return err
 	}
-	entries, err := encodeEntries(held)
-	if err != nil {
-		return err
+	for _, l := range c.lines {
+		text = append(text, l...)
 	}
-	text = append(text, entries...)
 	before := j.stale
 	j.stale = true
 	if err := j.replace(j.path, text); err != nil {
@@ -424,7 +422,7 @@ func (j *Journal) rewrite(held []Entry) error {
 	}
 	j.synced = j.end
 	j.prove()
-	j.reserveAll(held)
+	j.reserveAll(c.held)
 	return nil
 }
 
@@ -445,21 +443,4 @@ func (j *Journal) use(end int64, id string) error {
 	j.file, j.stale, j.id, j.end, j.synced, j.zeroed, j.compact = file, false, id, end, 0, info.Size(), 2*end+slack
 	j.reserved = 0
 	return nil
-}
-
-func encodeEntries(held []Entry) (text []byte, err error) {
-	for _, e := range held {
-		lines := []line{{Op: opPut, Key: e.Key, Value: e.Value}}
-		if e.Note != nil {
-			lines = append(lines, line{Op: opNote, Key: e.Key, Value: e.Note})
-		}
-		for _, l := range lines {
-			encoded, err := l.encode()
-			if err != nil {
-				return nil, err
-			}
-			text = append(text, encoded...)
-		}
-	}
-	return text, nil
 }

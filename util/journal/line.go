@@ -10,8 +10,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // line is one change: eight hexadecimal digits of CRC-32C over the JSON that
@@ -77,11 +79,38 @@ func decodeLine(text []byte) (line, error) {
 	if uint32(sum) != checksum(body) {
 		return line{}, errChecksum
 	}
+	if l, ok := decodeOwn(body); ok {
+		return l, nil
+	}
 	var l line
 	if err := json.Unmarshal(body, &l); err != nil {
 		return line{}, fmt.Errorf("%w: %w", errForm, err)
 	}
 	return l, nil
+}
+
+// decodeOwn reads a line of the form that [line.encode] writes, without a copy of its value,
+// in a third of the time. Of any other line it reports false.
+func decodeOwn(body []byte) (l line, ok bool) {
+	op, rest, ok := bytes.Cut(body, []byte(`","key":"`))
+	op, isOp := bytes.CutPrefix(op, []byte(`{"op":"`))
+	key, rest, isKey := bytes.Cut(rest, []byte{'"'})
+	if !ok || !isOp || !isKey || !isPlain(op) || !isPlain(key) {
+		return line{}, false
+	}
+	l = line{Op: string(op), Key: string(key)}
+	if string(rest) == "}" {
+		return l, true
+	}
+	value, isValue := bytes.CutPrefix(rest, []byte(`,"value":`))
+	value, isEnd := bytes.CutSuffix(value, []byte{'}'})
+	l.Value = slices.Clip(value)
+	return l, isValue && isEnd && len(bytes.TrimSpace(value)) == len(value) && json.Valid(value)
+}
+
+// isPlain reports whether a JSON string stands for itself.
+func isPlain(text []byte) bool {
+	return !slices.ContainsFunc(text, func(c byte) bool { return c < ' ' || c >= utf8.RuneSelf || c == '"' || c == '\\' })
 }
 
 // Read returns what the journal at path holds, without changing it and beside its
@@ -144,11 +173,18 @@ func keptError(base, kept string) error {
 // content is what a journal's file holds.
 type content struct {
 	held    []Entry
-	damaged []error // each a *DamagedError
+	lines   [][]byte // the lines of what it holds
+	damaged []error  // each a *DamagedError
 	exists  bool
 	id      string // the file's own
 	torn    bool   // a line was cut off
 	end     int64  // where the lines end
+}
+
+// entryLines is an entry, and its lines as they are in the file.
+type entryLines struct {
+	Entry
+	put, note []byte
 }
 
 func readContent(path string) (content, error) {
@@ -170,7 +206,7 @@ func readContent(path string) (content, error) {
 // crash cut off lacks its end and is followed by zeros at most; every other
 // line that cannot be read is damage, wherever it stands.
 func parse(path string, text []byte) (c content) {
-	entries := make(map[string]*Entry)
+	entries := make(map[string]*entryLines)
 	var order []string
 	text = trimZeros(text)
 	number := 0
@@ -184,7 +220,7 @@ func parse(path string, text []byte) (c content) {
 		c.end += int64(len(raw))
 		if hole := bytes.LastIndexByte(whole, 0); hole >= 0 {
 			c.damage(path, number, errHole)
-			whole = whole[hole+1:]
+			whole, raw = whole[hole+1:], raw[hole+1:]
 		}
 		l, err := decode(whole)
 		if err != nil {
@@ -198,10 +234,10 @@ func parse(path string, text []byte) (c content) {
 			if entries[l.Key] == nil {
 				order = append(order, l.Key)
 			}
-			entries[l.Key] = &Entry{Key: l.Key, Value: l.Value}
+			entries[l.Key] = &entryLines{Entry: Entry{Key: l.Key, Value: l.Value}, put: raw}
 		case opNote:
 			if e := entries[l.Key]; e != nil {
-				e.Note = l.Value
+				e.Note, e.note = l.Value, raw
 			}
 		case opDelete:
 			delete(entries, l.Key)
@@ -209,7 +245,7 @@ func parse(path string, text []byte) (c content) {
 	}
 	for _, key := range order {
 		if e := entries[key]; e != nil {
-			c.held = append(c.held, *e)
+			c.held, c.lines = append(c.held, e.Entry), append(c.lines, e.put, e.note)
 			delete(entries, key) // a key that was deleted and put again is in order twice
 		}
 	}

@@ -160,11 +160,14 @@ func Encode(r *Record) ([]byte, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
-	body, err := json.Marshal(r.Redacted())
+	line, err := json.Marshal(struct {
+		Version int     `json:"version"`
+		Record  *Record `json:"record"`
+	}{Version, r.Redacted()}) // an [envelope] in one go
 	if err != nil {
 		return nil, fmt.Errorf("encoding the record of volume %q: %w", r.Volumes[0], err)
 	}
-	return json.Marshal(envelope{Version: Version, Record: body})
+	return line, nil
 }
 
 // EncodeConfirmation returns the JSON that is stored beside a record once its
