@@ -187,7 +187,7 @@ func (o owner) Unbind(ctx context.Context, sub containermounts.SubPaths) error {
 	if detached != nil {
 		err = errors.Join(err, detached)
 	}
-	return errors.Join(err, o.m.podDirs.RemoveEmpty(ctx, o.m.host.RootDir, sub.PodUID))
+	return errors.Join(err, o.m.podDirs.RemoveEmpty(ctx, o.m.host.RootDir, sub.PodUID, ""))
 }
 
 // sweepWork begins to unmount what plugins of a dead owner mounted for

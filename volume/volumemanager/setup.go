@@ -217,11 +217,12 @@ func (o *operationExecutor) removeEmptyDirs(ctx context.Context, s *podVolume) e
 	used := slices.ContainsFunc(s.pod.volumes, func(other *podVolume) bool {
 		return other.actual.isPods() && other.doing != opTearDown && !other.undoing
 	})
+	plugin := s.actual.key.Plugin
 	o.entries.Unlock()
 	if used {
 		return nil
 	}
-	return o.podDirs.RemoveEmpty(ctx, o.host.RootDir, s.pod.uid)
+	return o.podDirs.RemoveEmpty(ctx, o.host.RootDir, s.pod.uid, plugin)
 }
 
 // resolve finds out what the volume is, and touches nothing. With an error, the record

@@ -94,8 +94,10 @@ func (s *podVolume) errorOf(name string) error {
 // publish tells the subscribers and those that wait. The caller holds the
 // lock.
 func (p *publisher) publish(s *podVolume) {
-	for _, row := range p.rows(s) {
-		p.notify(row)
+	if len(p.watchers) > 0 {
+		for _, row := range p.rows(s) {
+			p.notify(row)
+		}
 	}
 	s.pod.announce()
 }

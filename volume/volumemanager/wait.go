@@ -110,7 +110,7 @@ func (m *Manager) TearDownPod(ctx context.Context, podUID types.UID) error {
 	}
 	expected, known := m.deleted(podUID)
 	if !known {
-		return m.podDirs.RemoveEmpty(ctx, m.host.RootDir, podUID)
+		return m.podDirs.RemoveEmpty(ctx, m.host.RootDir, podUID, "")
 	}
 	return m.awaitGone(ctx, podUID, (*podVolume).isLeftBehind, expected.attempted)
 }

@@ -75,8 +75,9 @@ func (d *PodDirs) count(podUID types.UID, delta int) (users int) {
 
 // RemoveEmpty removes the pod's directories as far as they are empty, unless a
 // set-up of the pod uses them. Foreign files keep them, and that is no error. A
-// failing disk is one, since no call would look at them again.
-func (d *PodDirs) RemoveEmpty(ctx context.Context, rootDir string, podUID types.UID) error {
+// failing disk is one, since no call would look at them again. The last volume of most
+// pods is its plugin's only one: where plugin names it, nothing has to be listed.
+func (d *PodDirs) RemoveEmpty(ctx context.Context, rootDir string, podUID types.UID, plugin string) error {
 	unlock, err := d.changing.Lock(ctx, podUID)
 	if err != nil {
 		return err
@@ -85,20 +86,36 @@ func (d *PodDirs) RemoveEmpty(ctx context.Context, rootDir string, podUID types.
 	if d.count(podUID, 0) > 0 {
 		return nil
 	}
-	return removeEmptyPod(rootDir, podUID, d.Rmdir)
+	return removeEmptyPod(rootDir, podUID, plugin, d.Rmdir)
 }
 
 // removeEmptyPod does it by rmdir, or rmdir(2) where that is nil.
-func removeEmptyPod(rootDir string, podUID types.UID, rmdir func(path string) error) error {
+func removeEmptyPod(rootDir string, podUID types.UID, plugin string, rmdir func(path string) error) error {
 	if rmdir == nil {
 		rmdir = unix.Rmdir
 	}
 	pod := filepath.Join(PodsDir(rootDir), string(podUID))
+	if plugin != "" {
+		volumes := filepath.Join(pod, "volumes")
+		if all, err := removeAll(rmdir, filepath.Join(volumes, layout.EscapeQualifiedName(plugin)), volumes, pod); all || err != nil {
+			return err
+		}
+	}
 	var errs []error
 	for _, sub := range []string{"volumes", "volumeDevices", "plugins", "volume-subpaths"} {
 		errs = append(errs, removeEmptyTree(filepath.Join(pod, sub), rmdir))
 	}
 	return errors.Join(append(errs, ifFailing(pod, rmdir(pod)))...)
+}
+
+// removeAll removes directories until one stays, and reports whether none has.
+func removeAll(rmdir func(path string) error, dirs ...string) (all bool, err error) {
+	for _, dir := range dirs {
+		if err := rmdir(dir); err != nil {
+			return false, ifFailing(dir, err)
+		}
+	}
+	return true, nil
 }
 
 // removeEmptyTree removes dir and its children where they are empty.

@@ -239,8 +239,12 @@ func parseTombstone(under string) (name string, key Key, ok bool) {
 // isBack reports whether there is, or may be, something at a volume's place, or
 // the rest of a removal. It touches nothing but the directories around.
 func isBack(rootDir string, key Key) bool {
+	pod := filepath.Join(PodsDir(rootDir), string(key.PodUID))
+	if _, err := os.Lstat(pod); errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
 	for _, kind := range volumeKinds() {
-		plugin := filepath.Join(PodsDir(rootDir), string(key.PodUID), kind, layout.EscapeQualifiedName(key.Plugin))
+		plugin := filepath.Join(pod, kind, layout.EscapeQualifiedName(key.Plugin))
 		for _, name := range []string{key.Spec, layout.DeletingPrefix + key.Spec} {
 			if gone, err := IsGone(filepath.Join(plugin, name)); err != nil || !gone {
 				return true
@@ -262,7 +266,7 @@ func (u foundTombstones) recover(r Records) {
 	for _, key := range u.gone {
 		if !pods[key.PodUID] {
 			pods[key.PodUID] = true
-			_ = removeEmptyPod(r.tombstones.rootDir, key.PodUID, nil) // what stays is empty
+			_ = removeEmptyPod(r.tombstones.rootDir, key.PodUID, "", nil) // what stays is empty
 		}
 	}
 	r.forgetGone(u.gone)
