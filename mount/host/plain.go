@@ -67,8 +67,9 @@ func (m *Mounter) Table() mount.Table { return m.table }
 // List implements [mount.Interface] from the mount table. Options are as in
 // /proc/mounts: the mount's and its file system's.
 //
-// If the kernel gave no signal of a change since the last read of the table, the
-// list is a copy from memory. There is no signal of these changes, which
+// If the kernel gave no signal of a change since the last List, it is a copy from
+// memory. After a signal the options of all mounts are read anew, and the paths of those
+// that were attached, detached or moved. There is no signal of these changes, which
 // [mount.Table].All reads as well:
 //
 //   - A directory above a mount point is renamed.

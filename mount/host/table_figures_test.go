@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 	k8smount "k8s.io/mount-utils"
@@ -62,23 +61,6 @@ func mustDo(tb testing.TB, err error) {
 	}
 }
 
-// fastest measures f for some rounds of n calls and returns the time of a call
-// in the fastest: whatever disturbs a round only makes it slower.
-func fastest(tb testing.TB, rounds, n int, f func() error) time.Duration {
-	tb.Helper()
-	var best time.Duration
-	for range rounds {
-		start := time.Now()
-		for range n {
-			mustDo(tb, f())
-		}
-		if took := time.Since(start) / time.Duration(n); best == 0 || took < best {
-			best = took
-		}
-	}
-	return best
-}
-
 func isMountPoint(m mount.Interface, path string, want bool) func() error {
 	return func() error {
 		got, err := m.IsMountPoint(path)
@@ -109,56 +91,103 @@ func listAll(m mount.Interface, least int) func() error {
 	}
 }
 
+// onKernel is the host's mounter with a table of its own, on a kernel that may be poor.
+func onKernel(kernel statmount.Kernel) *Mounter {
+	m := New(Config{})
+	m.index = mounttable.New(kernel)
+	m.table = m.index
+	return m
+}
+
+// withoutEvents is a kernel without events of mounts, as before 6.15 and for users without
+// privileges.
+type withoutEvents struct{ statmount.Host }
+
+func (withoutEvents) Watch() (*os.File, error) { return nil, unix.EINVAL }
+
+// tableCurves are what one answer costs, by the number of mounts.
+type tableCurves struct{ list, look, refs []figures.Point }
+
 // TestTableFigures measures the questions beside those of mount-utils, in turn
 // and on the same tables:
 //
-//	PODVOL_ASSERT_FIGURES=1 go test ./mount/host -run TableFigures/root -v
+//	PODVOL_ASSERT_FIGURES=1 go test ./mount/host -run TableFigures -v
 func TestTableFigures(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		slack, asserted := figures.Slack(t)
-		most, rounds := 2000, 2
+	_, asserted := figures.Slack(t)
+	// An ordinary user has no events of mounts: that kernel is measured apart.
+	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
+		counts, rounds := []int{10, 200}, 3
 		if asserted || testing.Verbose() {
-			most, rounds = 20000, 5
+			counts, rounds = []int{10, 2000, 20_000, 50_000}, 7
 		}
-		limit := func(what string, got, limit float64) {
-			t.Helper()
-			t.Logf("%-44s %10.2f (limit %v)", what, got, limit)
-			if asserted && got > limit*slack {
-				t.Errorf("%s: %.2f is more than %v times %v", what, got, slack, limit)
+		var curves tableCurves
+		for _, count := range counts {
+			t.Run(strconv.Itoa(count), func(t *testing.T) { curves.measure(t, count, rounds) })
+		}
+		figures.ReportCurve(t, figures.Curve{What: "List after a change, of a mount", Of: "mounts", Unit: figures.CPU, Points: curves.list, Limit: 1.2})
+		figures.ReportCurve(t, figures.Curve{What: "IsMountPoint", Of: "mounts", Unit: figures.CPU, Points: curves.look, Limit: 1.2})
+		figures.ReportCurve(t, figures.Curve{What: "GetMountRefs, of a hit", Of: "mounts", Unit: figures.CPU, Points: curves.refs, Limit: 1.2})
+	})
+}
+
+func (c *tableCurves) measure(t *testing.T, count, rounds int) {
+	many := mountMany(t, count)
+	own, utils := New(Config{}), k8smount.New("")
+	const peer = "mount-utils"
+	repeat := func(n int, f func() error) func() {
+		return func() {
+			for range n {
+				mustDo(t, f())
 			}
 		}
-		var looks []float64
-		for _, count := range []int{10, most} {
-			t.Run(strconv.Itoa(count), func(t *testing.T) {
-				many := mountMany(t, count)
-				own, utils := New(Config{}), k8smount.New("")
-				cold := fastest(t, rounds, 1, func() error { _, err := mounttable.New(statmount.Host{}).List(); return err })
-				look := fastest(t, rounds, 200, isMountPoint(own, many.volume, true))
-				looks = append(looks, float64(look))
-				t.Logf("cold load %v, through mountinfo %v", cold, fastest(t, rounds, 1, func() error {
-					_, err := mounttable.New(withoutList{}).List()
-					return err
-				}))
-				at := fastest(t, rounds, 200, func() error { _, _, err := own.Table().At(many.volume); return err })
-				t.Logf("At %v, IsMountPoint %v, of what is none %v; mount-utils %v", at, look, fastest(t, rounds, 200, isMountPoint(own, many.unmounted, false)),
-					fastest(t, rounds, 50, isMountPoint(utils, many.volume, true)))
-				ownRefs, utilsRefs := fastest(t, rounds, 100, refCount(own, many.refs[0], 2)), fastest(t, rounds, 2, refCount(utils, many.refs[0], 2))
-				ownList, utilsList := fastest(t, rounds, 5, listAll(own, count)), fastest(t, rounds, 2, listAll(utils, count))
-				t.Logf("refs %v, mount-utils %v; list %v, mount-utils %v", ownRefs, utilsRefs, ownList, utilsList)
-				t.Logf("all %v", fastest(t, rounds, 1, func() error { _, err := own.Table().All(); return err }))
-				limit("At in µs", float64(at)/1e3, 10)
-				limit("IsMountPoint in µs", float64(look)/1e3, 10)
-				if count == 20000 {
-					limit("refs, 500 of them in the time of mount-utils", 500*float64(ownRefs)/float64(utilsRefs), 1)
-					limit("list, 5 of them in the time of mount-utils", 5*float64(ownList)/float64(utilsList), 1)
-					// Reported apart and held to nothing: this is one call of the kernel
-					// for each mount, whose time differs between machines.
-					t.Logf("cold load in the time of mount-utils' list %21.2f", float64(cold)/float64(utilsList))
-				}
-			})
-		}
-		limit("IsMountPoint: many mounts against ten", slices.Max(looks)/looks[0], 1.5)
-	})
+	}
+	change := func() {
+		mustDo(t, unix.Mount(many.bound, many.unmounted, "", unix.MS_BIND, ""))
+		mustDo(t, unix.Unmount(many.unmounted, 0))
+	}
+	changed := func(name string, m mount.Interface) figures.Way {
+		return figures.Way{Name: name, Prepare: change, Run: repeat(1, listAll(m, count))}
+	}
+	cold := func(name string, kernel statmount.Kernel) figures.Way {
+		return figures.Way{Name: name, Run: func() { mustDo(t, listAll(onKernel(kernel), count)()) }}
+	}
+	const looks, hits = 500, 2
+	ways := []figures.Way{
+		changed("changed", own), changed(peer, utils),
+		changed("changed, no events", onKernel(withoutEvents{})), changed("changed, no listmount", onKernel(withoutList{})),
+		cold("cold", statmount.Host{}), cold("cold, no listmount", withoutList{}),
+		{Name: "look", Run: repeat(looks, isMountPoint(own, many.volume, true))},
+		{Name: "look by " + peer, Run: repeat(looks, isMountPoint(utils, many.volume, true))},
+		{Name: "refs", Run: repeat(looks, refCount(own, many.refs[0], hits))},
+		{Name: "refs by " + peer, Run: repeat(1, refCount(utils, many.refs[0], hits))},
+	}
+	if count > 20_000 {
+		ways = slices.DeleteFunc(ways, func(w figures.Way) bool { return !slices.Contains([]string{"changed", "look", "refs"}, w.Name) })
+	}
+	took := figures.InTurn(t, rounds, ways...)
+	each := func(name string, n int) float64 { return took[name].Median.CPU.Seconds() / float64(n) }
+	c.list = append(c.list, figures.Point{X: float64(count), Y: each("changed", count)})
+	c.look = append(c.look, figures.Point{X: float64(count), Y: each("look", looks)})
+	c.refs = append(c.refs, figures.Point{X: float64(count), Y: each("refs", looks*hits)})
+	if count > 20_000 {
+		return
+	}
+	row := func(what string, unit figures.Unit, ours, theirs, limit float64) {
+		what += fmt.Sprintf(", %d mounts", count)
+		figures.Report(t, figures.Row{What: what, Unit: unit, Ours: ours, Peer: peer, Theirs: theirs, Limit: limit})
+	}
+	row("IsMountPoint", figures.CPU, each("look", looks), each("look by "+peer, looks), 1)
+	row("GetMountRefs", figures.CPU, each("refs", looks), each("refs by "+peer, 1), 0.5)
+	if count < 2000 {
+		return
+	}
+	row("List after a change", figures.CPU, each("changed", 1), each(peer, 1), 1)
+	row("List after a change", figures.Wall, took["changed"].Median.Wall.Seconds(), took[peer].Median.Wall.Seconds(), 40./42)
+	row("List after a change without events of mounts", figures.CPU, each("changed, no events", 1), each(peer, 1), 1.6)
+	row("List after a change without listmount", figures.CPU, each("changed, no listmount", 1), each(peer, 1), 1.6)
+	row("the first List", figures.CPU, each("cold", 1), each(peer, 1), 70./42)
+	row("the first List", figures.Wall, took["cold"].Median.Wall.Seconds(), took[peer].Median.Wall.Seconds(), 45./42)
+	row("the first List without listmount", figures.CPU, each("cold, no listmount", 1), each(peer, 1), 1.6)
 }
 
 // BenchmarkTable asks the same of an index and of mount-utils:

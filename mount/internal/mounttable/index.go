@@ -8,7 +8,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -50,12 +49,9 @@ type Table struct {
 	// table was read last, loads the number of these times.
 	signals, complete, loads uint64
 	// fresh: the whole table was read since the question was asked.
-	fresh bool
-	// edition counts the changes of the graph; points were made of listed.
-	edition, listed uint64
-	points          []mount.MountPoint
-	way             []*node // scratch of walks
-	buffer          []byte  // scratch of single reads
+	fresh  bool
+	way    []*node // scratch of walks
+	buffer []byte  // scratch of single reads
 }
 
 // Statx is statx(2), so that tests can have it answer otherwise.
@@ -81,9 +77,6 @@ func (x *Table) TellsApart() (bool, error) {
 func (x *Table) Reads() (reads, signals uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.byMountinfo { // on a kernel without calls for single mounts
-		return x.edition, x.signals
-	}
 	return x.loads, x.signals
 }
 
@@ -268,7 +261,7 @@ func (x *Table) recheck(nodes iter.Seq[*node]) (old bool, err error) {
 	for n := range nodes {
 		ids = append(ids, n.id)
 	}
-	return x.read(ids)
+	return x.read(ids, changing)
 }
 
 func one(n *node) iter.Seq[*node] {
@@ -321,21 +314,25 @@ func (x *Table) All() (all []mount.Entry, err error) {
 }
 
 // List is the table as mount-utils shows it, from memory where there was no
-// signal since it was read.
+// signal since it was read. After a signal all options are read anew, but no paths:
+// of those that changed the events say it.
 func (x *Table) List() (points []mount.MountPoint, err error) {
 	err = x.answer(func() (old bool, err error) {
 		if x.complete != x.signals {
-			return true, nil
+			if x.events == nil {
+				return true, nil
+			}
+			x.complete = x.signals
+			if old, err = x.read(idsOf(x.graph.all()), options); old || err != nil {
+				return old, err
+			}
 		}
-		if x.points == nil || x.listed != x.edition {
-			x.points, x.listed = pointsOf(entries(x.graph.all())), x.edition
-		}
-		points = clonePoints(x.points)
+		points = pointsOf(x.graph.all())
 		return false, nil
 	})
 	if err != nil {
 		entries, err := Uncached{}.All()
-		return pointsOf(slices.Values(entries)), err
+		return pointsOf(nodesOf(entries)), err
 	}
 	return points, nil
 }

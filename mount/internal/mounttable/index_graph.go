@@ -25,6 +25,8 @@ type node struct {
 	// load is the load of the whole table that saw it last.
 	load  uint64
 	links [graphKeys]link
+	// shown is what List shows as its options, never written to.
+	shown []string
 }
 
 // graph is a set of mounts that is found by whatever is asked for, in a time that
@@ -60,16 +62,15 @@ type window struct {
 const graphKeys = 7
 
 func newGraph(size int) *graph {
-	return &graph{
-		nodes:    make(map[uint64]*node, size),
-		bySpot:   newBucket[spot](0, size),
-		byParent: newBucket[uint64](1, 0),
-		byTarget: newBucket[string](2, size),
-		byName:   newBucket[string](3, size/4),
-		bySource: newBucket[string](4, size/4),
-		byDevice: newBucket[uint64](5, size/4),
-		byRoot:   newBucket[window](6, size/2),
-	}
+	g := &graph{nodes: make(map[uint64]*node, size)}
+	g.bySpot = newBucket(g, 0, (*node).spot)
+	g.byParent = newBucket(g, 1, func(n *node) uint64 { return n.parent })
+	g.byTarget = newBucket(g, 2, func(n *node) string { return n.entry.Target })
+	g.byName = newBucket(g, 3, (*node).name)
+	g.bySource = newBucket(g, 4, func(n *node) string { return n.entry.Source })
+	g.byDevice = newBucket(g, 5, func(n *node) uint64 { return n.entry.Device })
+	g.byRoot = newBucket(g, 6, (*node).window)
+	return g
 }
 
 func (n *node) spot() spot     { return spot{n.parent, n.entry.Target} }
@@ -78,14 +79,15 @@ func (n *node) name() string   { return path.Base(n.entry.Target) }
 
 func (g *graph) add(n *node) {
 	g.nodes[n.id] = n
-	g.bySpot.add(n.spot(), n)
-	g.byParent.add(n.parent, n)
-	g.byTarget.add(n.entry.Target, n)
-	g.byName.add(n.name(), n)
-	g.bySource.add(n.entry.Source, n)
-	g.byDevice.add(n.entry.Device, n)
-	g.byRoot.add(n.window(), n)
-	if last := len(g.ordered) - 1; last >= 0 && g.ordered[last].age < n.age {
+	g.bySpot.add(n)
+	g.byParent.add(n)
+	g.byTarget.add(n)
+	g.byName.add(n)
+	g.bySource.add(n)
+	g.byDevice.add(n)
+	g.byRoot.add(n)
+	last := len(g.ordered) - 1
+	if len(g.nodes) == 1 || last >= 0 && g.ordered[last].age < n.age {
 		g.ordered = append(g.ordered, n) // the usual case: a new mount
 	} else {
 		g.ordered = nil
@@ -94,13 +96,13 @@ func (g *graph) add(n *node) {
 
 func (g *graph) remove(n *node) {
 	delete(g.nodes, n.id)
-	g.bySpot.remove(n.spot(), n)
-	g.byParent.remove(n.parent, n)
-	g.byTarget.remove(n.entry.Target, n)
-	g.byName.remove(n.name(), n)
-	g.bySource.remove(n.entry.Source, n)
-	g.byDevice.remove(n.entry.Device, n)
-	g.byRoot.remove(n.window(), n)
+	g.bySpot.remove(n)
+	g.byParent.remove(n)
+	g.byTarget.remove(n)
+	g.byName.remove(n)
+	g.bySource.remove(n)
+	g.byDevice.remove(n)
+	g.byRoot.remove(n)
 	if i, ok := slices.BinarySearchFunc(g.ordered, n, byAge); ok {
 		g.ordered = slices.Delete(g.ordered, i, i+1)
 	}
@@ -189,18 +191,25 @@ func inOrder(nodes iter.Seq[*node]) []*node {
 // link is the neighbours of a node in a bucket.
 type link struct{ next, previous *node }
 
-// bucket finds the nodes that have the same key. They are chained through
-// links[which], so that taking one out is cheap however many there are.
+// bucket finds the nodes of a graph that have the same key. They are chained through
+// links[which], so that taking one out is cheap however many there are. It is made at
+// the first question: a table that is only listed needs none.
 type bucket[K comparable] struct {
+	graph *graph
 	which int
-	heads map[K]*node
+	key   func(*node) K
+	heads map[K]*node // nil before the first question
 }
 
-func newBucket[K comparable](which, size int) bucket[K] {
-	return bucket[K]{which, make(map[K]*node, size)}
+func newBucket[K comparable](g *graph, which int, key func(*node) K) bucket[K] {
+	return bucket[K]{graph: g, which: which, key: key}
 }
 
-func (b bucket[K]) add(key K, n *node) {
+func (b *bucket[K]) add(n *node) {
+	if b.heads == nil {
+		return
+	}
+	key := b.key(n)
 	head := b.heads[key]
 	n.links[b.which] = link{next: head}
 	if head != nil {
@@ -209,7 +218,10 @@ func (b bucket[K]) add(key K, n *node) {
 	b.heads[key] = n
 }
 
-func (b bucket[K]) remove(key K, n *node) {
+func (b *bucket[K]) remove(n *node) {
+	if b.heads == nil {
+		return
+	}
 	at := n.links[b.which]
 	if at.next != nil {
 		at.next.links[b.which].previous = at.previous
@@ -218,18 +230,29 @@ func (b bucket[K]) remove(key K, n *node) {
 	case at.previous != nil:
 		at.previous.links[b.which].next = at.next
 	case at.next != nil:
-		b.heads[key] = at.next
+		b.heads[b.key(n)] = at.next
 	default:
-		delete(b.heads, key)
+		delete(b.heads, b.key(n))
 	}
 	n.links[b.which] = link{}
 }
 
+// first returns a node of a key, or nil.
+func (b *bucket[K]) first(key K) *node {
+	if b.heads == nil {
+		b.heads = make(map[K]*node)
+		for _, n := range b.graph.all() {
+			b.add(n)
+		}
+	}
+	return b.heads[key]
+}
+
 // all yields the nodes of a key in no order. The bucket must not change
 // meanwhile.
-func (b bucket[K]) all(key K) iter.Seq[*node] {
+func (b *bucket[K]) all(key K) iter.Seq[*node] {
 	return func(yield func(*node) bool) {
-		for n := b.heads[key]; n != nil; n = n.links[b.which].next {
+		for n := b.first(key); n != nil; n = n.links[b.which].next {
 			if !yield(n) {
 				return
 			}
@@ -237,4 +260,4 @@ func (b bucket[K]) all(key K) iter.Seq[*node] {
 	}
 }
 
-func (b bucket[K]) has(key K) bool { return b.heads[key] != nil }
+func (b *bucket[K]) has(key K) bool { return b.first(key) != nil }

@@ -286,7 +286,7 @@ func (w *world) check(q questioned, signalled bool) {
 	}
 	if q.whole || signalled {
 		points, err := q.index.List()
-		same("list", pointsOf(slices.Values(want)), points, nil, err)
+		same("list", pointsOf(nodesOf(want)), points, nil, err)
 	}
 }
 

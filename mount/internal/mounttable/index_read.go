@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/internal/statmount"
 )
 
@@ -35,42 +34,17 @@ const maxLoads = 5
 
 func (x *Table) loadOnce() error {
 	x.fresh = true
-	if x.byMountinfo {
-		return x.loadMountinfo()
+	x.loads++
+	if x.graph == nil || x.byMountinfo {
+		if err := x.loadText(); !errors.Is(err, errUnlike) {
+			return err
+		}
 	}
-	err := x.loadByID()
-	if err == nil && x.graph.isComplete() {
+	if err := x.loadByID(); err == nil {
 		return nil
 	}
-	// A kernel without these calls or these fields, or one that denies them.
-	x.byMountinfo = true
-	if x.events != nil {
-		x.events.Close()
-		x.events = nil
-	}
-	return x.loadMountinfo()
-}
-
-func (x *Table) loadMountinfo() error {
-	if _, err := x.info.Seek(0, 0); err != nil {
-		return err
-	}
-	entries, err := readUnchanged(x.info)
-	if err != nil {
-		return err
-	}
-	x.graph = graphOf(entries)
-	x.edition++
-	return nil
-}
-
-// graphOf makes a graph of the lines of mountinfo.
-func graphOf(entries []mount.Entry) *graph {
-	g := newGraph(len(entries))
-	for i, e := range entries {
-		g.add(&node{id: uint64(e.ID), parent: uint64(e.ParentID), age: uint64(i), entry: e})
-	}
-	return g
+	x.goByMountinfo()
+	return x.loadText()
 }
 
 func (x *Table) loadByID() error {
@@ -81,13 +55,12 @@ func (x *Table) loadByID() error {
 	if x.graph == nil {
 		x.graph = newGraph(len(ids))
 	}
-	x.loads++
-	if _, err := x.read(ids); err != nil {
+	if _, err := x.read(ids, changing); err != nil {
 		return err
 	}
 	for _, n := range x.graph.nodes {
 		if n.load != x.loads {
-			x.forget(n)
+			x.graph.remove(n)
 		}
 	}
 	return nil
@@ -114,31 +87,16 @@ func (x *Table) listIDs() ([]uint64, error) {
 	}
 }
 
-// isComplete reports whether the kernel has told the sources of mounts. One
-// that does (since 6.13) leaves out only those that are empty.
-func (g *graph) isComplete() bool {
-	if len(g.nodes) == 0 {
-		return false
-	}
-	for _, n := range g.nodes {
-		if n.entry.Source != "" {
-			return true
-		}
-	}
-	return false
-}
-
 // findings are what a reader of mounts has come upon.
 type findings struct {
-	placed  []*node  // new, or elsewhere than before
-	gone    []uint64 // not there any more
-	changed bool     // something else of some mount is new
-	err     error
+	placed []*node  // new, or elsewhere than before
+	gone   []uint64 // not there any more
+	err    error
 }
 
-// read reads mounts anew and enters the new ones. It reports whether a known one
-// is gone or is now elsewhere.
-func (x *Table) read(ids []uint64) (moved bool, err error) {
+// read asks again for some fields of known mounts, which are not new ones' only, and
+// enters the new ones. It reports whether a known one is gone or is now elsewhere.
+func (x *Table) read(ids []uint64, fields statmount.Fields) (moved bool, err error) {
 	// A mount takes a microsecond or two: a second processor pays from some
 	// hundreds on.
 	parts := min(1+len(ids)/512, runtime.GOMAXPROCS(0), 4)
@@ -147,14 +105,14 @@ func (x *Table) read(ids []uint64) (moved bool, err error) {
 		if x.buffer == nil {
 			x.buffer = make([]byte, 4096)
 		}
-		x.readPart(ids, &x.buffer, &found[0])
+		x.readPart(ids, fields, &x.buffer, &found[0])
 	} else {
 		var readers sync.WaitGroup
 		for i := range parts {
 			part := ids[i*len(ids)/parts : (i+1)*len(ids)/parts]
 			readers.Go(func() {
 				buffer := make([]byte, 4096)
-				x.readPart(part, &buffer, &found[i])
+				x.readPart(part, fields, &buffer, &found[i])
 			})
 		}
 		readers.Wait()
@@ -163,48 +121,39 @@ func (x *Table) read(ids []uint64) (moved bool, err error) {
 		if f.err != nil {
 			return false, f.err
 		}
-		if f.changed {
-			x.edition++
-		}
 		for _, id := range f.gone {
 			if n := x.graph.nodes[id]; n != nil {
-				x.forget(n)
+				x.graph.remove(n)
 				moved = true
 			}
 		}
 		for _, n := range f.placed {
 			if old := x.graph.nodes[n.id]; old != nil {
-				x.forget(old)
+				x.graph.remove(old)
 				moved = true
 			}
 			x.graph.add(n)
-			x.edition++
 		}
 	}
 	return moved, nil
 }
 
-func (x *Table) forget(n *node) {
-	x.graph.remove(n)
-	x.edition++
-}
-
 // readPart is one of several readers: it changes nodes of its own part only,
 // and those only where the graph does not go by it.
-func (x *Table) readPart(ids []uint64, buffer *[]byte, found *findings) {
+func (x *Table) readPart(ids []uint64, fields statmount.Fields, buffer *[]byte, found *findings) {
 	var w words
 	for _, id := range ids {
-		known, want := x.graph.nodes[id], changing
+		known, want := x.graph.nodes[id], fields
 		if known == nil {
-			want |= lasting
+			want = changing | lasting
 		}
 		r, err := x.readRecord(id, want, buffer)
-		if err == nil && known != nil && isShown(r) && !known.isAt(r) {
-			r, err = x.readRecord(id, changing|lasting, buffer)
-			known = nil
+		if err == nil && known != nil && isShown(r, want) && !known.isAt(r, want) {
+			known, want = nil, changing|lasting
+			r, err = x.readRecord(id, want, buffer)
 		}
 		switch {
-		case statmount.IsGone(err) || err == nil && !isShown(r):
+		case statmount.IsGone(err) || err == nil && !isShown(r, want):
 			found.gone = append(found.gone, id)
 		case err != nil:
 			found.err = err
@@ -214,7 +163,7 @@ func (x *Table) readPart(ids []uint64, buffer *[]byte, found *findings) {
 			n.load = x.loads
 			found.placed = append(found.placed, n)
 		default:
-			found.changed = known.update(r, &w) || found.changed
+			known.update(r, &w)
 			known.load = x.loads
 		}
 	}

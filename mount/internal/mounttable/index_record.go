@@ -2,7 +2,6 @@ package mounttable
 
 import (
 	"fmt"
-	"iter"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -15,32 +14,40 @@ import (
 // change. Device, source and type are of the file system's making.
 const (
 	lasting  = statmount.Type | statmount.Subtype | statmount.Source
-	changing = statmount.SuperBasic | statmount.MountBasic | statmount.Propagation |
-		statmount.Root | statmount.Target | statmount.Options
+	changing = options | statmount.Root | statmount.Target
+	options  = statmount.SuperBasic | statmount.MountBasic | statmount.Propagation | statmount.Options
 )
 
 // sight is what the lists of an entry are made of, to tell cheaply that nothing
 // has changed.
 type sight struct {
+	marks
+	flow statmount.Flow
+}
+
+// marks are the flags and options of a mount and its file system.
+type marks struct {
 	attributes uint64
 	superFlags uint32
 	options    string
-	flow       statmount.Flow
 }
 
 // words keeps strings and lists of which a table has many of the same.
 // Its zero value is ready for use.
 type words struct {
 	texts map[string]string
-	lists map[listOf][]string
+	lists map[marks]lists
 }
 
-// listOf is what a list of options is made of: flags and text of a file system,
-// or the attributes of a mount.
-type listOf struct {
-	ofMount bool
-	flags   uint64
-	text    string
+// lists are the options of a mount, of its file system, and both as List shows them.
+type lists struct{ own, super, shown []string }
+
+func listsOf(own, super []string) lists {
+	return lists{own, super, AllOptions(mount.Entry{Options: own, SuperOptions: super})}
+}
+
+func (n *node) show(l lists) {
+	n.entry.Options, n.entry.SuperOptions, n.shown = l.own, l.super, l.shown
 }
 
 func (w *words) text(b []byte) string {
@@ -55,14 +62,14 @@ func (w *words) text(b []byte) string {
 	return s
 }
 
-func (w *words) list(of listOf, words func() []string) []string {
-	l, ok := w.lists[of]
+func (w *words) of(m marks) lists {
+	l, ok := w.lists[m]
 	if !ok {
 		if w.lists == nil {
-			w.lists = make(map[listOf][]string)
+			w.lists = make(map[marks]lists)
 		}
-		l = words()
-		w.lists[of] = l
+		l = listsOf(attributeWords(m.attributes), append(superFlagWords(m.superFlags), splitShown(m.options)...))
+		w.lists[m] = l
 	}
 	return l
 }
@@ -78,41 +85,30 @@ func newNode(r statmount.Record, w *words) *node {
 		ID: r.OldID(), ParentID: r.OldParent(), Device: r.Device(),
 		Root: w.text(r.Root()), Target: string(r.Target()), Source: w.text(r.Source()), FSType: w.text(fstype),
 	}
-	n.seen.options = w.text(r.Options())
-	n.seen.attributes, n.seen.superFlags, n.seen.flow = r.Attributes(), r.SuperFlags(), r.Flow()
-	n.describe(w)
+	n.update(r, w)
 	return n
 }
 
-// isAt reports whether the record says of the mount what the graph goes by.
-func (n *node) isAt(r statmount.Record) bool {
-	return n.parent == r.Parent() && n.entry.ParentID == r.OldParent() && n.entry.Device == r.Device() &&
-		n.entry.Target == string(r.Target()) && n.entry.Root == string(r.Root())
+// isAt reports whether the record says of the mount what the graph goes by, as far as
+// it was asked for.
+func (n *node) isAt(r statmount.Record, asked statmount.Fields) bool {
+	return n.parent == r.Parent() && n.entry.ID == r.OldID() && n.entry.ParentID == r.OldParent() && n.entry.Device == r.Device() &&
+		(asked&statmount.Target == 0 || n.entry.Target == string(r.Target())) &&
+		(asked&statmount.Root == 0 || n.entry.Root == string(r.Root()))
 }
 
-// update takes over what the graph does not go by, and reports whether any of
-// it was new.
-func (n *node) update(r statmount.Record, w *words) bool {
-	options := n.seen.options
-	if options != string(r.Options()) {
-		options = string(r.Options())
+// update takes over what the graph does not go by, as mountinfo shows it.
+func (n *node) update(r statmount.Record, w *words) {
+	now := sight{marks{r.Attributes(), r.SuperFlags(), n.seen.options}, r.Flow()}
+	if now.options != string(r.Options()) {
+		now.options = w.text(r.Options())
 	}
-	now := sight{r.Attributes(), r.SuperFlags(), options, r.Flow()}
 	if now == n.seen {
-		return false
+		return
 	}
 	n.seen = now
-	n.describe(w)
-	return true
-}
-
-// describe makes the lists of the entry as mountinfo shows them.
-func (n *node) describe(w *words) {
-	n.entry.Options = w.list(listOf{true, n.seen.attributes, ""}, func() []string { return attributeWords(n.seen.attributes) })
-	n.entry.SuperOptions = w.list(listOf{false, uint64(n.seen.superFlags), n.seen.options}, func() []string {
-		return append(superFlagWords(n.seen.superFlags), splitShown(n.seen.options)...)
-	})
-	n.entry.Propagation = propagationWords(n.seen.flow)
+	n.show(w.of(now.marks))
+	n.entry.Propagation = propagationWords(now.flow)
 }
 
 // attributeWords are the words for MOUNT_ATTR_…, in the order of mountinfo.
@@ -177,9 +173,11 @@ func propagationWords(f statmount.Flow) []string {
 	return names
 }
 
-// isShown reports whether mountinfo would have a line for the mount: it leaves
-// out what the root directory of the process does not reach.
-func isShown(r statmount.Record) bool { return len(r.Target()) > 0 }
+// isShown reports whether mountinfo would have a line for the mount, if the record was
+// asked for it: it leaves out what the root directory of the process does not reach.
+func isShown(r statmount.Record, asked statmount.Fields) bool {
+	return asked&statmount.Target == 0 || len(r.Target()) > 0
+}
 
 // cloneOf returns an entry that shares nothing with e.
 func cloneOf(e mount.Entry) mount.Entry {
@@ -189,14 +187,12 @@ func cloneOf(e mount.Entry) mount.Entry {
 	return e
 }
 
-func entries(nodes []*node) iter.Seq[mount.Entry] {
-	return func(yield func(mount.Entry) bool) {
-		for _, n := range nodes {
-			if !yield(n.entry) {
-				return
-			}
-		}
+func idsOf(nodes []*node) []uint64 {
+	ids := make([]uint64, len(nodes))
+	for i, n := range nodes {
+		ids[i] = n.id
 	}
+	return ids
 }
 
 // clones returns the entries of nodes. Their lists are parts of one array, each
@@ -230,26 +226,29 @@ func copyInto(array, list []string) (grown, own []string) {
 	return array, array[start:len(array):len(array)]
 }
 
-func pointsOf(entries iter.Seq[mount.Entry]) []mount.MountPoint {
-	points := []mount.MountPoint{}
-	for e := range entries {
-		points = append(points, mount.MountPoint{Device: e.Source, Path: e.Target, Type: e.FSType, Opts: AllOptions(e)})
+// pointsOf returns nodes as List shows them. Their options are parts of one array, as
+// in [clones].
+func pointsOf(nodes []*node) []mount.MountPoint {
+	size := 0
+	for _, n := range nodes {
+		size += len(n.shown)
+	}
+	array, points := make([]string, 0, size), make([]mount.MountPoint, len(nodes))
+	for i, n := range nodes {
+		p := &points[i]
+		p.Device, p.Path, p.Type = n.entry.Source, n.entry.Target, n.entry.FSType
+		array, p.Opts = copyInto(array, n.shown)
 	}
 	return points
 }
 
-// clonePoints returns points that share nothing with these.
-func clonePoints(points []mount.MountPoint) []mount.MountPoint {
-	size := 0
-	for _, p := range points {
-		size += len(p.Opts)
+// nodesOf makes nodes to be shown, of no graph.
+func nodesOf(entries []mount.Entry) []*node {
+	nodes := make([]*node, len(entries))
+	for i, e := range entries {
+		nodes[i] = &node{entry: e, shown: AllOptions(e)}
 	}
-	array := make([]string, 0, size)
-	copied := slices.Clone(points)
-	for i := range copied {
-		array, copied[i].Opts = copyInto(array, copied[i].Opts)
-	}
-	return copied
+	return nodes
 }
 
 // AllOptions are the options of the mount and of its file system, once each.

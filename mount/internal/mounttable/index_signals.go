@@ -197,7 +197,7 @@ func (x *Table) readSet(set map[uint64]bool) error {
 		ids = append(ids, id)
 	}
 	slices.Sort(ids)
-	_, err := x.read(ids)
+	_, err := x.read(ids, changing)
 	return err
 }
 

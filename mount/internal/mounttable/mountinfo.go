@@ -1,7 +1,7 @@
 package mounttable
 
 import (
-	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -18,62 +18,96 @@ import (
 // (proc_pid_mountinfo(5)), oldest mount first.
 func ParseMountinfo(r io.Reader) ([]mount.Entry, error) {
 	var entries []mount.Entry
-	lines := bufio.NewReader(r)
-	for number := 1; ; number++ {
-		line, err := lines.ReadString('\n')
-		if line = strings.TrimSuffix(line, "\n"); line != "" {
-			entry, parseErr := parseMountinfoLine(line)
-			if parseErr != nil {
-				return nil, fmt.Errorf("mountinfo line %d: %w", number, parseErr)
+	number := 0
+	err := chunks(r, func(chunk string) error {
+		for line := range strings.SplitSeq(chunk, "\n") {
+			if number++; line == "" {
+				continue
 			}
-			entries = append(entries, entry)
+			l, err := parseMountinfoLine(line)
+			if err != nil {
+				return fmt.Errorf("mountinfo line %d: %w", number, err)
+			}
+			l.Options, l.SuperOptions = splitShown(l.own), splitShown(l.super)
+			entries = append(entries, l.Entry)
 		}
-		if errors.Is(err, io.EOF) {
-			return entries, nil
-		}
-		if err != nil {
-			return nil, err
-		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
+	return entries, nil
+}
+
+// chunks reads r in pieces of whole lines, without the last one's newline.
+func chunks(r io.Reader, use func(chunk string) error) error {
+	buffer, filled := make([]byte, 64<<10), 0
+	for {
+		n, err := r.Read(buffer[filled:])
+		filled += n
+		switch {
+		case err == nil && len(buffer)-filled > 8<<10:
+			continue // the kernel hands out a page at a time
+		case err != nil && !errors.Is(err, io.EOF):
+			return err
+		case err != nil:
+			return use(string(buffer[:filled]))
+		}
+		end := bytes.LastIndexByte(buffer[:filled], '\n')
+		if end < 0 {
+			buffer = append(buffer, make([]byte, len(buffer))...)
+			continue
+		}
+		if err := use(string(buffer[:end])); err != nil {
+			return err
+		}
+		filled = copy(buffer, buffer[end+1:filled])
+	}
+}
+
+// infoLine is a line of mountinfo. Its options are not split yet.
+type infoLine struct {
+	mount.Entry
+	own, super string
 }
 
 // parseMountinfoLine reads
 //
 //	36 35 98:0 /root /target ro,noatime shared:1 master:2 - ext4 /dev/sda1 rw,errors=continue
 //
-// where any number of optional fields stands before the lone dash.
-func parseMountinfoLine(line string) (mount.Entry, error) {
+// where any number of optional fields stands before the lone dash. The strings are
+// parts of the line.
+func parseMountinfoLine(line string) (l infoLine, err error) {
 	left, right, ok := strings.Cut(line, " - ")
 	if !ok {
-		return mount.Entry{}, errors.New("no separator")
+		return l, errors.New("no separator")
 	}
-	before := strings.Split(left, " ")
+	var before [6]string
+	fields := 0
+	for field := range strings.SplitSeq(left, " ") {
+		if fields < len(before) {
+			before[fields] = field
+		} else {
+			l.Propagation = append(l.Propagation, field)
+		}
+		fields++
+	}
 	// The source may be empty, and old kernels left spaces in the last field.
-	after := strings.SplitN(right, " ", 3)
-	if len(before) < 6 || len(after) < 3 {
-		return mount.Entry{}, fmt.Errorf("%d fields before the separator and %d after it are too few", len(before), len(after))
+	fstype, right, _ := strings.Cut(right, " ")
+	source, super, ok := strings.Cut(right, " ")
+	if fields < len(before) || !ok {
+		return l, errors.New("too few fields")
 	}
-	e := mount.Entry{
-		Root:         Unescape(before[3]),
-		Target:       Unescape(before[4]),
-		Options:      splitShown(before[5]),
-		Propagation:  before[6:],
-		FSType:       Unescape(after[0]),
-		Source:       Unescape(after[1]),
-		SuperOptions: splitShown(after[2]),
+	l.Root, l.Target, l.own = Unescape(before[3]), Unescape(before[4]), before[5]
+	l.FSType, l.Source, l.super = Unescape(fstype), Unescape(source), super
+	if l.ID, err = strconv.Atoi(before[0]); err != nil {
+		return l, fmt.Errorf("mount id: %w", err)
 	}
-	if len(e.Propagation) == 0 {
-		e.Propagation = nil
+	if l.ParentID, err = strconv.Atoi(before[1]); err != nil {
+		return l, fmt.Errorf("parent id: %w", err)
 	}
-	var err error
-	if e.ID, err = strconv.Atoi(before[0]); err != nil {
-		return mount.Entry{}, fmt.Errorf("mount id: %w", err)
-	}
-	if e.ParentID, err = strconv.Atoi(before[1]); err != nil {
-		return mount.Entry{}, fmt.Errorf("parent id: %w", err)
-	}
-	e.Device, err = parseDevice(before[2])
-	return e, err
+	l.Device, err = parseDevice(before[2])
+	return l, err
 }
 
 func parseDevice(s string) (uint64, error) {
