@@ -65,7 +65,7 @@ func TestBadInput(t *testing.T) {
 			if code != tc.code || !strings.Contains(errOut, tc.says) {
 				t.Errorf("exit code %d, want %d and %q\nstdout: %s\nstderr: %s", code, tc.code, tc.says, out, errOut)
 			}
-			if strings.Contains(out, "mounted") || strings.Contains(errOut, "\n  mount ") || strings.Contains(errOut, "\n  mkdir ") {
+			if strings.Contains(out, "would mount") || strings.Contains(errOut, "\n  mount ") || strings.Contains(errOut, "\n  mkdir ") {
 				t.Errorf("something was touched:\n%s\n%s", out, errOut)
 			}
 			if _, err := os.Stat(root); !os.IsNotExist(err) {

@@ -181,7 +181,7 @@ func TestDiscoveredDisksAreRehearsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, rows, errOut := podvol(t, out.String()+podOfADisk, "mount", "--fake", "-f", "-")
-	if code != exitOK || !strings.Contains(rows, "mounted") || !strings.Contains(errOut, "mount -o bind "+filepath.Join(dir, "disk")) {
+	if code != exitOK || !strings.Contains(rows, "would mount") || !strings.Contains(errOut, "mount -o bind "+filepath.Join(dir, "disk")) {
 		t.Errorf("exit code %d\nstdout:\n%s\nstderr:\n%s", code, rows, errOut)
 	}
 }

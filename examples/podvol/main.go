@@ -11,6 +11,7 @@
 //	podvol pvc                    print claims as kubectl does; delete them
 //	podvol pv                     the same for PersistentVolumes; release them
 //	podvol discover --dir DIR     print the disks mounted there as PersistentVolumes
+//	podvol version                print of what this program is made
 //
 // It is the main job of the podvol library as a program. Its commands parse flags, call
 // the library and print: run-node calls volume/nodeagent, run calls volume/podrun, and
@@ -28,8 +29,10 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
+	"github.com/podvol/podvol/examples/podvol/internal/version"
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/volume/podrun"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -114,7 +117,7 @@ func rootCommand(s streams) *cobra.Command {
 		// A wrong word is a usage error; without Args cobra prints help for it.
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usagef("unknown command %q; see podvol --help", args[0])
+				return unknownCommand(c, args[0])
 			}
 			return nil
 		},
@@ -123,11 +126,22 @@ func rootCommand(s streams) *cobra.Command {
 	root.SetIn(s.in)
 	root.SetOut(s.out)
 	root.SetErr(s.err)
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usagef("%w; see %s --help", err, c.CommandPath())
-	})
-	root.AddCommand(mountCommand(s), statusCommand(s), unmountCommand(s), fsckCommand(s), runCommand(s), renderCommand(s), runNodeCommand(s), pvcCommand(s), pvCommand(s), discoverCommand(s), withoutArgs(ownplugins.ListCommand(ownplugins.Surroundings{Out: s.out, Err: s.err, Usage: usagef, Reported: errReported, RootDir: addRootDir})))
+	root.SetFlagErrorFunc(flagError)
+	root.AddCommand(mountCommand(s), statusCommand(s), unmountCommand(s), fsckCommand(s), runCommand(s), renderCommand(s), runNodeCommand(s), pvcCommand(s), pvCommand(s), discoverCommand(s),
+		withoutArgs(version.Command(s.out)), withoutArgs(ownplugins.ListCommand(ownplugins.Surroundings{Out: s.out, Err: s.err, Usage: usagef, Reported: errReported, RootDir: addRootDir})))
 	return root
+}
+
+func unknownCommand(root *cobra.Command, word string) error {
+	return usagef("unknown command %q%s; see podvol --help", word, choice.MeantCommand(root, word))
+}
+
+// flagError is the error of a wrong flag.
+func flagError(c *cobra.Command, err error) error {
+	if words := c.Flags().Args(); !c.HasParent() && len(words) > 0 {
+		return unknownCommand(c, words[0]) // whose flags are unknown, too
+	}
+	return usagef("%w%s; see %s --help", err, choice.MeantFlag(c, err), c.CommandPath())
 }
 
 func withoutArgs(c *cobra.Command) *cobra.Command {

@@ -99,7 +99,7 @@ func TestFakeMountShowsEverythingAndTouchesNothing(t *testing.T) {
 		t.Errorf("%d rows, want at least seven volumes", len(rows))
 	}
 	for _, r := range rows {
-		if r.State != "mounted" || r.Error != "" || r.Path == "" || r.Plugin == "" || !strings.Contains(r.Pod, "/") {
+		if r.State != "mounted" || !r.Fake || r.Error != "" || r.Path == "" || r.Plugin == "" || !strings.Contains(r.Pod, "/") {
 			t.Errorf("row %+v", r)
 		}
 		if strings.Contains(r.Path, temp) {
@@ -166,6 +166,28 @@ func TestUsageErrors(t *testing.T) {
 				t.Errorf("exit code %d, want %d\nstdout: %s\nstderr: %s", code, exitUsage, out, errOut)
 			}
 		})
+	}
+}
+
+func TestMistypedWordsSayWhatIsMeant(t *testing.T) {
+	pod := manifestFile(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c, image: i, volumeMount: []}]}\n")
+	for args, want := range map[string]string{
+		"versio":                 `unknown command "versio"; did you mean "version"?; see podvol --help`,
+		"statsu -o json":         `did you mean "status"?`,
+		"status --roo-dir /x":    `unknown flag: --roo-dir; did you mean "--root-dir"?; see podvol status --help`,
+		"pvc delete --dryrun a":  `did you mean "--dry-run"?`,
+		"pv -o jsno":             `did you mean "json"?`,
+		"mount --fake -f " + pod: `spec.containers[0].volumeMount: there is no such field; did you mean "volumeMounts"?`,
+		"fsck --insid":           "unknown flag: --insid; see podvol fsck --help",
+		"status -x":              "unknown shorthand flag: 'x' in -x; see podvol status --help",
+		"something":              `unknown command "something"; see podvol --help`,
+	} {
+		if _, errOut := mustPodvol(t, exitUsage, strings.Fields(args)...); !strings.Contains(errOut, want) {
+			t.Errorf("%s: %s, want %q", args, errOut, want)
+		}
+	}
+	if code, _, errOut := podvol(t, "", "run", "--contaner", "c"); code != exitRunFailed || !strings.Contains(errOut, `did you mean "--container"?`) {
+		t.Errorf("run: exit code %d, %s", code, errOut)
 	}
 }
 
@@ -253,7 +275,7 @@ spec:
 	if !strings.Contains(errOut, "too small (small: 1Gi of 5Gi)") {
 		t.Errorf("stderr does not say which volume was too small:\n%s", errOut)
 	}
-	if !strings.Contains(out, "mounted") {
+	if !strings.Contains(out, "would mount") {
 		t.Errorf("the other volume is not mounted:\n%s", out)
 	}
 }
@@ -264,7 +286,7 @@ func TestManifestFromStandardInput(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, out, errOut := podvol(t, string(text), "mount", "--fake", "-f", "-")
-	if code != exitOK || strings.Count(out, "mounted") < 7 {
+	if code != exitOK || strings.Count(out, "would mount") < 7 {
 		t.Errorf("exit code %d\n%s\n%s", code, out, errOut)
 	}
 }
@@ -313,7 +335,7 @@ func TestWithoutTheRightToMount(t *testing.T) {
 		t.Errorf("exit code %d\nstdout: %s\nstderr: %s", code, out, errOut)
 	}
 	code, out, errOut = asUser("mount", "--fake", "-f", "-")
-	if code != exitOK || strings.Count(out, "mounted") < 7 {
+	if code != exitOK || strings.Count(out, "would mount") < 7 {
 		t.Errorf("--fake: exit code %d\nstdout: %s\nstderr: %s", code, out, errOut)
 	}
 	if code, _, errOut = asUser("mount", "-f", "-"); code != exitUsage || !strings.Contains(errOut, "--root-dir") {
@@ -408,7 +430,7 @@ func TestRowKeys(t *testing.T) {
 		keys = append(keys, key)
 	}
 	slices.Sort(keys)
-	if want := []string{"durationSeconds", "error", "path", "plugin", "pod", "source", "state", "volume"}; !slices.Equal(keys, want) {
+	if want := []string{"durationSeconds", "error", "fake", "path", "plugin", "pod", "source", "state", "volume"}; !slices.Equal(keys, want) {
 		t.Errorf("keys %v, want %v", keys, want)
 	}
 }

@@ -117,7 +117,7 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 	config.Events = loggedEvents{config.Logger, where.rename}
 	config.SetUpTimeout, config.Plugins, config.Translator = o.timeout, replacements, o.plugins.Translator()
 	report := newReport(rows.NewPrinter(o.output, s.out, s.err), s.err, volumemanager.StateMounted, volumesOf(pods))
-	report.rename = where.rename
+	report.editRow = where.editRow
 	if err := mountWith(ctx, config, o, set, pods, report); err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume"
@@ -76,6 +77,12 @@ func (p *place) rename(text string) string {
 		return text
 	}
 	return strings.ReplaceAll(text, p.rootDir, p.shown)
+}
+
+// editRow makes the row of a rehearsal what it would be.
+func (p *place) editRow(r *rows.Row) {
+	r.Fake = p.fake != nil
+	r.Path, r.Error, r.Source = p.rename(r.Path), p.rename(r.Error), p.rename(r.Source)
 }
 
 // printCommands prints what a rehearsal would have run.

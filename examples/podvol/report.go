@@ -27,9 +27,9 @@ type report struct {
 	progress *progress
 	order    map[rows.Key]int
 	desired  volumemanager.VolumeState // of the call; all else is a failure
-	// edit may complete a status before it is printed, rename its texts.
-	edit   func(*volumemanager.VolumeStatus)
-	rename func(string) string
+	// edit and editRow may complete a status, and its row, before it is printed.
+	edit    func(*volumemanager.VolumeStatus)
+	editRow func(*rows.Row)
 
 	failed    bool // some volume is not as desired
 	something bool // some volume is, or may be, mounted
@@ -48,7 +48,7 @@ func newReport(p rows.Printer, errOut io.Writer, goal volumemanager.VolumeState,
 		progress: newProgress(errOut),
 		order:    make(map[rows.Key]int, len(expected)),
 		edit:     func(*volumemanager.VolumeStatus) {},
-		rename:   func(s string) string { return s },
+		editRow:  func(*rows.Row) {},
 		doing:    make(map[rows.Key]volume.Progress),
 		seen:     make(map[rows.Key]bool, len(expected)),
 		news:     make(chan struct{}, 1),
@@ -173,7 +173,7 @@ func (r *report) flush() error {
 	for _, v := range known {
 		r.edit(&v)
 		row := r.outcome(v)
-		row.Path, row.Error, row.Source = r.rename(row.Path), r.rename(row.Error), r.rename(row.Source)
+		r.editRow(&row)
 		ready = append(ready, row)
 	}
 	return r.printer.Add(ready...)

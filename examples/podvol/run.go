@@ -84,7 +84,7 @@ func runCommand(s streams) *cobra.Command {
 		},
 	}
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return runFailure(usagef("%w; see %s --help", err, c.CommandPath()))
+		return runFailure(flagError(c, err))
 	})
 	flags := c.Flags()
 	flags.SetInterspersed(false) // what follows CMD is CMD's

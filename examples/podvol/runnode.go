@@ -152,7 +152,7 @@ func (o *runNodeOptions) agent(ctx context.Context, where *place, s streams, out
 		return nodeagent.Config{}, err
 	}
 	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	out.Rename = where.rename
+	out.Edit = where.editRow
 	node := where.config(o.nodeName, nil)
 	return nodeagent.Config{
 		Dir: o.dir, Accept: o.accept, RootDir: node.RootDir, NodeName: o.nodeName, Mounter: node.Mounter, HostFiles: node.HostFiles,

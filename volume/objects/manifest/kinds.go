@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/podvol/podvol/util/nearest"
 	"github.com/podvol/podvol/volume/objects"
 )
 
@@ -70,7 +71,11 @@ func newObject(apiVersion, kind string) (object metav1.Object, namespaced bool, 
 	if !known {
 		return nil, false, fmt.Errorf("there is no API group %q", gv.Group)
 	}
-	return nil, false, fmt.Errorf("there is no kind %q in apiVersion %q; kinds that are read: %s", kind, apiVersion, supportedKinds())
+	names, next := supportedKinds(), "; kinds"
+	if near := nearest.Word(kind, names); near != "" {
+		next = fmt.Sprintf("; did you mean %q? Kinds", near)
+	}
+	return nil, false, fmt.Errorf("there is no kind %q in apiVersion %q%s that are read: %s", kind, apiVersion, next, strings.Join(names, ", "))
 }
 
 // wasBeta reports whether a kind has the same fields in an older version.
@@ -78,11 +83,10 @@ func wasBeta(kind objects.Kind, gv schema.GroupVersion) bool {
 	return kind.Kind == "ClusterTrustBundle" && gv == certificatesv1beta1.SchemeGroupVersion
 }
 
-func supportedKinds() string {
-	var names []string
+func supportedKinds() (names []string) {
 	for _, s := range supported() {
 		names = append(names, s.Kind)
 	}
 	slices.Sort(names)
-	return strings.Join(names, ", ")
+	return names
 }

@@ -305,6 +305,30 @@ func faultsOf(t *testing.T, err error) (faults []string) {
 	return faults
 }
 
+func TestUnknownFieldsSayWhichOneIsMeant(t *testing.T) {
+	for text, want := range map[string]string{
+		"kind: Pod\nspec: {containers: [{name: c, volumeMount: []}]}":                                         `spec.containers[0].volumeMount: there is no such field; did you mean "volumeMounts"?`,
+		"kind: Pod\nspec: {volumes: [{name: v, emptydir: {}}]}":                                               `spec.volumes[0].emptydir: there is no such field; did you mean "emptyDir"?`,
+		"kind: Pod\nmetdata: {}":                                                                              `metdata: there is no such field; did you mean "metadata"?`,
+		"kind: Pod\nspec: {securityContext: {fsGruop: 7}}":                                                    `spec.securityContext.fsGruop: there is no such field; did you mean "fsGroup"?`,
+		"kind: Pod\nspec: {volumes: [{name: v, projected: {sources: [{downwardAPI: {items: [{pth: a}]}}]}}]}": `spec.volumes[0].projected.sources[0].downwardAPI.items[0].pth: there is no such field; did you mean "path"?`,
+		"kind: Pod\nspec: {purpose: none}":                                                                    "spec.purpose: there is no such field",
+		"kind: ConfigMap\nmetadata: {labels: {a.b/c: d}, lables: {}}":                                         `metadata.lables: there is no such field; did you mean "labels"?`,
+	} {
+		_, err := manifest.Loader{}.Decode("bad.yaml", []byte("apiVersion: v1\n"+text+"\n"))
+		if err == nil || !strings.Contains(err.Error()+"\n", want+"\n") {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestUnknownKindsSayWhichOneIsMeant(t *testing.T) {
+	_, err := manifest.Loader{}.Decode("bad.yaml", []byte("apiVersion: v1\nkind: Pood\n"))
+	if err == nil || !strings.Contains(err.Error(), `did you mean "Pod"? Kinds that are read`) {
+		t.Error(err)
+	}
+}
+
 func TestBadManifests(t *testing.T) {
 	replace := func(old, new string) string {
 		if !strings.Contains(pod, old) {
@@ -366,7 +390,7 @@ func TestBadManifests(t *testing.T) {
 
 func TestErrorsSayWhere(t *testing.T) {
 	_, err := manifest.Loader{}.Decode("bad.yaml", []byte("# first\n---\n"+pod+"---\n"+strings.Replace(pod, "spec:", "spek:", 1)))
-	const want = `bad.yaml: document 2 (line 10): Pod default/web: spek: there is no such field`
+	const want = `bad.yaml: document 2 (line 10): Pod default/web: spek: there is no such field; did you mean "spec"?`
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -11,6 +12,8 @@ import (
 	goyaml "go.yaml.in/yaml/v2"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/podvol/podvol/util/nearest"
 )
 
 // fieldError is a fault of one field.
@@ -94,6 +97,57 @@ var (
 	errUnknownField   = errors.New("there is no such field")
 )
 
+// unknownField also names the field that may be meant.
+func unknownField(path string, of reflect.Type) error {
+	at := strings.LastIndex(path, ".")
+	parent, known := of, true
+	if at >= 0 {
+		parent, known = typeAt(path[:at], of)
+	}
+	if !known || parent.Kind() != reflect.Struct {
+		return errUnknownField
+	}
+	fields := make(map[string]reflect.Type)
+	collectFields(parent, fields)
+	if meant := nearest.Word(path[at+1:], slices.Sorted(maps.Keys(fields))); meant != "" {
+		return fmt.Errorf("%w; did you mean %q?", errUnknownField, meant)
+	}
+	return errUnknownField
+}
+
+// typeAt is the type of a field below a type. It does not know fields of maps whose keys have
+// dots or brackets.
+func typeAt(path string, t reflect.Type) (reflect.Type, bool) {
+	for name := range strings.SplitSeq(path, ".") {
+		name, index, _ := strings.Cut(name, "[")
+		fields := make(map[string]reflect.Type)
+		switch t = plain(t); t.Kind() {
+		case reflect.Struct:
+			collectFields(t, fields)
+		case reflect.Map:
+			fields[name] = t.Elem()
+		}
+		if t = fields[name]; t == nil {
+			return nil, false
+		}
+		for range strings.Count(index, "]") {
+			if t = plain(t); t.Kind() != reflect.Slice {
+				return nil, false
+			}
+			t = t.Elem()
+		}
+	}
+	return plain(t), true
+}
+
+// plain is a type without pointers to it.
+func plain(t reflect.Type) reflect.Type {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t
+}
+
 // unmarshal decodes JSON into a pointer to a struct, case-sensitively; unknown
 // and duplicate fields are faults.
 func unmarshal(data []byte, into any) (faults []fieldError) {
@@ -102,12 +156,13 @@ func unmarshal(data []byte, into any) (faults []fieldError) {
 		return []fieldError{locate(data, into, err)}
 	}
 	for _, e := range strict {
-		fault := fieldError{err: errUnknownField}
-		if strings.HasPrefix(e.Error(), "duplicate") {
-			fault.err = errDuplicateField
-		}
+		var fault fieldError
 		if f, ok := errors.AsType[kjson.FieldError](e); ok {
 			fault.field = f.FieldPath()
+		}
+		fault.err = errDuplicateField
+		if !strings.HasPrefix(e.Error(), "duplicate") {
+			fault.err = unknownField(fault.field, reflect.TypeOf(into).Elem())
 		}
 		faults = append(faults, fault)
 	}
@@ -133,12 +188,10 @@ func locate(data []byte, into any, err error) fieldError {
 // misfit compares a decoded document with its Go type and returns the first field
 // that does not fit.
 func misfit(path string, value any, t reflect.Type) (fieldError, bool) {
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
 	if value == nil {
 		return fieldError{}, false
 	}
+	t = plain(t)
 	_, decodesItself := reflect.New(t).Interface().(json.Unmarshaler)
 	switch v := value.(type) {
 	case map[string]any:

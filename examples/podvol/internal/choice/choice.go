@@ -1,12 +1,15 @@
-// Package choice has flags that take one word of a list.
+// Package choice has flags that take one word of a list, and says what was meant by words that
+// are mistyped.
 package choice
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/podvol/podvol/util/nearest"
 )
@@ -45,9 +48,40 @@ func (w *word) Set(value string) error {
 		*w.value = value
 		return nil
 	}
-	text := "it must be " + List(w.words)
-	if meant := nearest.Word(value, w.words); meant != "" {
-		text += fmt.Sprintf("; did you mean %q?", meant)
+	return fmt.Errorf("it must be %s%s", List(w.words), Meant(value, w.words))
+}
+
+// Meant is the end of a sentence about a word that is not in a list: which one may be meant. Without
+// one it is empty.
+func Meant(given string, words []string) string {
+	if meant := nearest.Word(given, words); meant != "" {
+		return fmt.Sprintf("; did you mean %q?", meant)
 	}
-	return fmt.Errorf("%s", text)
+	return ""
+}
+
+// MeantCommand is [Meant] for the name of a command below another one.
+func MeantCommand(below *cobra.Command, given string) string {
+	var names []string
+	for _, c := range below.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+		}
+	}
+	return Meant(given, names)
+}
+
+// MeantFlag is [Meant] for a flag that err says the command does not have.
+func MeantFlag(c *cobra.Command, err error) string {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok || len(unknown.GetSpecifiedName()) < 2 {
+		return ""
+	}
+	var names []string
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, "--"+f.Name)
+		}
+	})
+	return Meant("--"+unknown.GetSpecifiedName(), names)
 }

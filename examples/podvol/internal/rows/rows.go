@@ -35,6 +35,21 @@ type Row struct {
 	Detail string `json:"detail,omitempty"`
 	// Server is the trouble of the server of the volume's data.
 	Server string `json:"server,omitempty"`
+	// Fake: nothing was done. The state is that of a volume for which it would be.
+	Fake bool `json:"fake,omitempty"`
+}
+
+// stateText is the state for people.
+func (r Row) stateText() string {
+	if r.Fake {
+		switch volumemanager.VolumeState(r.State) {
+		case volumemanager.StateMounted:
+			return "would mount"
+		case volumemanager.StateUnmounted:
+			return "would unmount"
+		}
+	}
+	return r.State
 }
 
 // Of returns the row of a volume.
@@ -100,7 +115,7 @@ func (p *tablePrinter) cells(r Row) []string {
 	if r.PodUID != "" {
 		pod += " (" + PodText(r.PodUID, r.Node) + ")"
 	}
-	cells := []string{table.Dash(pod), table.Dash(r.Volume), r.State, cmp.Or(r.Source, r.Detail, "-")}
+	cells := []string{table.Dash(pod), table.Dash(r.Volume), r.stateText(), cmp.Or(r.Source, r.Detail, "-")}
 	if p.wide {
 		took := time.Duration(r.DurationSeconds * float64(time.Second))
 		cells[3] = table.Dash(r.Source)

@@ -22,8 +22,8 @@ func KeyOf(v volumemanager.VolumeStatus) Key { return Key{v.PodUID, v.Volume} }
 // Stream prints a row whenever a volume's state, or its error, is another one than was
 // printed last. One goroutine uses it.
 type Stream struct {
-	// Rename may change the texts of a row.
-	Rename  func(string) string
+	// Edit may change a row before it is printed.
+	Edit    func(*Row)
 	add     func(Row) error
 	printed map[Key]string
 }
@@ -33,7 +33,7 @@ func StreamFormats() []string { return []string{"table", "wide", "json"} }
 
 // NewStream returns a stream that prints a table, or JSON, an object a line.
 func NewStream(format string, out, errOut io.Writer) *Stream {
-	s := &Stream{printed: make(map[Key]string), Rename: func(s string) string { return s }}
+	s := &Stream{printed: make(map[Key]string), Edit: func(*Row) {}}
 	if format == "json" {
 		encoder := json.NewEncoder(out)
 		s.add = func(r Row) error { return encoder.Encode(r) }
@@ -47,7 +47,7 @@ func NewStream(format string, out, errOut io.Writer) *Stream {
 // Print prints a row for a volume if there is news of it.
 func (s *Stream) Print(v volumemanager.VolumeStatus) error {
 	row := Of(v)
-	row.Path, row.Error, row.Source = s.Rename(row.Path), s.Rename(row.Error), s.Rename(row.Source)
+	s.Edit(&row)
 	what := strings.Join([]string{row.State, row.Source, row.Path, row.Error}, "\x00")
 	if s.printed[KeyOf(v)] == what {
 		return nil
