@@ -156,7 +156,7 @@ func TestPageSaysWhatIsWrong(t *testing.T) {
 	text := get(t, p, "/").Body.String()
 	for _, want := range []string{
 		"6 volumes of 6 pods: 1 mounted, 2 pending, 3 failed.", cause.Advice(), "claim shop/d to be bound", "server 10.0.0.9 to answer", "settings to exist",
-		"the end of a set-up by kubernetes.io/nfs", "set-up under way for 5 min: fsGroup, 10 of 20", "after 3 failures", "1 min", "10.0.0.9 has not answered since",
+		"the end of a set-up by kubernetes.io/nfs", "set-up under way for 5 min: fsGroup, 10 of 20", "after 3 failures", "1 min", "server 10.0.0.9 has not answered since",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page does not say %q", want)

@@ -76,8 +76,7 @@ type row struct {
 type server struct {
 	ID, Name, State, Class, Error, Address string
 	Since                                  moment
-	Retry                                  string
-	Volumes, Waiting                       int
+	Retry, Volumes                         string
 }
 
 type driver struct {
@@ -352,8 +351,8 @@ func notes(r volumemanager.VolumeStatus, now time.Time) (found []string) {
 	if r.Attachment != nil && !sameText(r.Err, r.Attachment) {
 		say("%v", r.Attachment)
 	}
-	if trouble := r.ServerTrouble(); trouble != "" && r.State != volumemanager.StateMounted {
-		say("%s", trouble)
+	if r.ServerTrouble() != "" && r.State != volumemanager.StateMounted {
+		say("server %s has not answered since %s", r.Server.Source, newMoment(r.Server.Since, now).Clock)
 	}
 	if r.Condition != nil && r.Condition.Abnormal {
 		say("its storage says: %s", r.Condition.Message)
@@ -412,8 +411,8 @@ func waitsFor(r volumemanager.VolumeStatus) (what, query, state string) {
 // servers are the servers of volumes, those without an answer first.
 func servers(rows []volumemanager.VolumeStatus, now time.Time) []server {
 	type known struct {
-		server
-		health volumesource.Health
+		health           volumesource.Health
+		volumes, waiting int
 	}
 	found := make(map[string]*known)
 	for _, r := range rows {
@@ -426,23 +425,27 @@ func servers(rows []volumemanager.VolumeStatus, now time.Time) []server {
 			s = &known{health: h}
 			found[h.Source] = s
 		}
-		s.Volumes++
+		s.volumes++
 		if t := troubleOf(r); t == failing || t == pending {
-			s.Waiting++
+			s.waiting++
 		}
 	}
 	var all []server
-	for name, s := range found {
-		s.server = server{ID: "server-" + name, Name: plain(name), State: "answers", Class: "good", Volumes: s.Volumes, Waiting: s.Waiting,
-			Address: (&view{}).address(name, "", 1), Since: newMoment(s.health.Since, now)}
-		if !s.health.Answers {
+	for name, known := range found {
+		health := known.health
+		s := server{ID: "server-" + name, Name: plain(name), State: "answers", Class: "good", Volumes: number(known.volumes, "volume"),
+			Address: (&view{}).address(name, "", 1), Since: newMoment(health.Since, now)}
+		if known.waiting > 0 {
+			s.Volumes += fmt.Sprintf(", %d not mounted", known.waiting)
+		}
+		if !health.Answers {
 			s.State, s.Class = "silent", "bad"
-			s.Retry = newMoment(s.health.RetryAt, now).Clock
+			s.Retry = newMoment(health.RetryAt, now).Clock
 		}
-		if s.health.Err != nil {
-			s.Error = plain(s.health.Err.Error())
+		if health.Err != nil {
+			s.Error = plain(health.Err.Error())
 		}
-		all = append(all, s.server)
+		all = append(all, s)
 	}
 	slices.SortFunc(all, func(a, b server) int {
 		return cmp.Or(strings.Compare(a.Class, b.Class), strings.Compare(a.Name, b.Name))
