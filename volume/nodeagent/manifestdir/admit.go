@@ -1,7 +1,6 @@
 package manifestdir
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"path/filepath"
@@ -18,16 +17,95 @@ type candidate struct {
 	contents *Contents
 }
 
+// holders are the files that have an object in some of their versions. A change of a
+// few files among many must not compare each with each.
+type holders struct {
+	by       map[any][]*watchedFile // by the references of objects and the UIDs of pods
+	versions map[*watchedFile]*Contents
+}
+
+func newHolders() *holders {
+	return &holders{by: make(map[any][]*watchedFile), versions: make(map[*watchedFile]*Contents)}
+}
+
+// put replaces the version of a file.
+func (h *holders) put(file *watchedFile, version *Contents) {
+	if before := h.versions[file]; before != nil {
+		for key := range before.keys() {
+			h.by[key] = slices.DeleteFunc(h.by[key], func(f *watchedFile) bool { return f == file })
+		}
+	}
+	h.versions[file] = version
+	for key := range version.keys() {
+		h.by[key] = append(h.by[key], file)
+	}
+}
+
+// first returns another file that has an object of the candidate, too, the first by its
+// name; nil: there is none.
+func (h *holders) first(c candidate) (first *watchedFile) {
+	for key := range c.contents.keys() {
+		for _, f := range h.by[key] {
+			if f != c.file && (first == nil || f.name < first.name) {
+				first = f
+			}
+		}
+	}
+	return first
+}
+
+// conflict returns the error that another file has an object of the candidate, too.
+func (d *Directory) conflict(c candidate, h *holders) error {
+	if other := h.first(c); other != nil {
+		return d.common(c, h.versions[other], other)
+	}
+	return nil
+}
+
 // admitAll makes candidates good, unless they have an object that another file
 // has, too: it would be unclear which of the two counts. An object may move from
 // one candidate to another, so admitAll repeats until no further candidate can be
-// admitted.
+// admitted. Missing files have no objects.
+//
+// Nor may another candidate have it, where no good version decides between them. The
+// order of the names must not decide: after a restart, a copy of a file that was refused
+// until then would come first.
 func (d *Directory) admitAll(candidates []candidate) {
+	if len(candidates) == 0 {
+		return
+	}
+	good := newHolders()
+	for _, file := range d.files {
+		if file.good != nil && file.gone.IsZero() {
+			good.put(file, file.good)
+		}
+	}
 	for {
-		left := slices.DeleteFunc(slices.Clone(candidates), func(c candidate) bool { return d.rival(c, candidates) == nil && d.admit(c) })
+		rivals := newHolders()
+		for _, c := range candidates {
+			if c.file.good == nil {
+				rivals.put(c.file, c.contents)
+			}
+		}
+		fault := func(c candidate) error {
+			if c.file.good == nil {
+				if err := d.conflict(c, rivals); err != nil {
+					return err
+				}
+			}
+			return d.conflict(c, good)
+		}
+		left := slices.DeleteFunc(slices.Clone(candidates), func(c candidate) bool {
+			if fault(c) != nil {
+				return false
+			}
+			d.admit(c)
+			good.put(c.file, c.contents)
+			return true
+		})
 		if len(left) == len(candidates) || len(left) == 0 {
 			for _, c := range left {
-				d.refuse(c.file, cmp.Or(d.rival(c, candidates), d.conflict(c)))
+				d.refuse(c.file, fault(c))
 			}
 			return
 		}
@@ -35,45 +113,12 @@ func (d *Directory) admitAll(candidates []candidate) {
 	}
 }
 
-// rival returns the error that another candidate has the same object and no good
-// version decides between them. The order of the names must not decide: after a
-// restart, a copy of a file that was refused until then would come first.
-func (d *Directory) rival(c candidate, candidates []candidate) error {
-	for _, other := range candidates {
-		if other.file == c.file || c.file.good != nil || other.file.good != nil {
-			continue
-		}
-		if err := d.common(c, other.contents, other.file); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (d *Directory) admit(c candidate) bool {
-	if d.conflict(c) != nil {
-		return false
-	}
+func (d *Directory) admit(c candidate) {
 	c.file.good, c.file.digest = c.contents, c.digest
 	d.settled(c.file)
 	for _, s := range c.contents.skipped {
 		d.say(s.String())
 	}
-	return true
-}
-
-// conflict returns the error that another file has the same object. Missing files
-// have none.
-func (d *Directory) conflict(c candidate) error {
-	for _, other := range d.sorted() {
-		if other == c.file || other.good == nil || !other.gone.IsZero() {
-			continue
-		}
-		if err := d.common(c, other.good, other); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // common returns the error that a version of another file has an object of the

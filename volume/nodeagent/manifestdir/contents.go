@@ -2,6 +2,7 @@ package manifestdir
 
 import (
 	"context"
+	"iter"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,6 +30,22 @@ type Contents struct {
 
 func newContents() *Contents {
 	return &Contents{Objects: make(map[volume.ObjectRef]metav1.Object), Pods: make(map[volume.ObjectRef]*v1.Pod), StatefulSets: make(map[types.NamespacedName]bool)}
+}
+
+// keys are what no two files may have: the references of all objects, and the UIDs of pods.
+func (c *Contents) keys() iter.Seq[any] {
+	return func(yield func(any) bool) {
+		for ref := range c.Objects {
+			if !yield(ref) {
+				return
+			}
+		}
+		for ref, pod := range c.Pods {
+			if !yield(ref) || !yield(pod.UID) {
+				return
+			}
+		}
+	}
 }
 
 func contentsOf(set *manifest.Set) (*Contents, error) {
