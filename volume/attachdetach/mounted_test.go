@@ -41,7 +41,6 @@ func (a *attachments) GetVolumeAttachment(ctx context.Context, name string) (*st
 // from the attacher's answer to the mount, of a driver that takes no time. The node asks once
 // for each attachment, if that does not let it wait.
 func TestFiguresFromAttachedToMounted(t *testing.T) {
-	slack, asserted := figures.Slack(t)
 	const rounds = 20
 	figures.InMemory(t)
 	store := objects.NewStore()
@@ -74,19 +73,12 @@ func TestFiguresFromAttachedToMounted(t *testing.T) {
 		stop()
 	}
 	slices.Sort(took)
-	limit := time.Duration(slack * float64(50*time.Millisecond))
-	t.Logf("from attached to mounted: median %v, worst %v (limit %v)", took[rounds/2], took[rounds-1], limit)
-	if asserted && took[rounds/2] > limit {
-		t.Errorf("it takes %v, limit %v", took[rounds/2], limit)
-	}
 	total := 0
 	for _, n := range getter.asked {
 		total += n
 	}
-	t.Logf("the node asked %d times for %d attachments", total, rounds)
-	if asserted && float64(total) > slack*rounds {
-		t.Errorf("the node asked %d times for %d attachments, limit %v", total, rounds, slack*rounds)
-	}
+	figures.Report(t, figures.Row{What: "from attached to mounted, of a CSI driver without delay", Unit: figures.Wall, Ours: took[rounds/2].Seconds(), Limit: 50e-3},
+		figures.Row{What: "requests of the node for an attachment", Unit: figures.Count, Ours: float64(total) / rounds, Limit: 1})
 }
 
 // nodeWith runs node n0: its volume manager with a driver without delay, and its reports.

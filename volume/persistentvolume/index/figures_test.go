@@ -49,21 +49,14 @@ func perClaim(tb testing.TB, rounds int, volumes []*v1.PersistentVolume, wanted 
 //
 //	PODVOL_ASSERT_FIGURES=1 go test ./volume/persistentvolume -run Figures -v
 func TestFigures(t *testing.T) {
-	slack, asserted := figures.Slack(t)
+	_, asserted := figures.Slack(t)
 	rounds, most := 1, 2*pvbuild.FewVolumes
 	if asserted {
 		rounds, most = 5, pvbuild.ManyVolumes
 	}
-	limit := func(what string, got, limit float64) {
-		t.Helper()
-		t.Logf("%-52s %10.3f (limit %v)", what, got, limit)
-		if asserted && got > limit*slack {
-			t.Errorf("%s: %.3f is more than %v times %v", what, got, slack, limit)
-		}
-	}
 	for what, volumes := range map[string][]*v1.PersistentVolume{
-		"10,000 claims on 10,000 volumes, seconds":               pvbuild.Pool(10_000),
-		"the same with 10,000 released ones in the way, seconds": append(pvbuild.ReleasedPVs(10_000), pvbuild.Pool(10_000)...),
+		"10,000 claims on 10,000 volumes":               pvbuild.Pool(10_000),
+		"the same with 10,000 released ones in the way": append(pvbuild.ReleasedPVs(10_000), pvbuild.Pool(10_000)...),
 	} {
 		var best time.Duration
 		for range rounds {
@@ -73,16 +66,16 @@ func TestFigures(t *testing.T) {
 				best = took
 			}
 		}
-		limit(what, best.Seconds(), 1)
+		figures.Report(t, figures.Row{What: what, Unit: figures.Wall, Ours: best.Seconds(), Limit: 1})
 	}
 
 	wanted := pvbuild.ManyClaims(pvbuild.FewVolumes / 4)
 	few, many := pvbuild.ManyPVs(pvbuild.FewVolumes), pvbuild.ManyPVs(most)
 	perFew, perMany := perClaim(t, rounds, few, wanted), perClaim(t, rounds, many, wanted)
 	perReleased := perClaim(t, rounds, append(pvbuild.ReleasedPVs(10_000), few...), wanted)
-	t.Logf("per claim: %v of %d volumes, %v of %d, %v with 10,000 released", perFew, pvbuild.FewVolumes, perMany, most, perReleased)
-	limit("many volumes in the time of 1,000", float64(perMany)/float64(perFew), 2)
-	limit("10,000 released and 1,000 in the time of 1,000", float64(perReleased)/float64(perFew), 2)
+	figures.ReportCurve(t, figures.Curve{What: "binding of a claim", Of: "volumes to choose from", Unit: figures.Wall, Limit: 2,
+		Points: []figures.Point{{X: pvbuild.FewVolumes, Y: perFew.Seconds()}, {X: float64(most), Y: perMany.Seconds()}}})
+	figures.Report(t, figures.Times("binding of a claim, with 10,000 released volumes", figures.Wall, perReleased, "without", perFew, 2))
 
 	plain := &pvbuild.Scan{Volumes: pvbuild.ManyPVs(10_000)}
 	indexed := perClaim(t, rounds, plain.Volumes, wanted)
@@ -98,8 +91,7 @@ func TestFigures(t *testing.T) {
 			scanned = took
 		}
 	}
-	t.Logf("of 10,000 volumes: %v by index, bound; %v by scan, only found", indexed, scanned)
-	limit("100 claims by index in the time of one by scan", 100*float64(indexed)/float64(scanned), 1)
+	figures.Report(t, figures.Times("binding of a claim, among 10,000 volumes", figures.Wall, indexed, "kubelet (linear search)", scanned, 0.01))
 
 	unmatched := time.Duration(0)
 	x := index.New(many...)
@@ -113,7 +105,7 @@ func TestFigures(t *testing.T) {
 			unmatched = took
 		}
 	}
-	limit("why none of many volumes fits, milliseconds", unmatched.Seconds()*1000, 1)
+	figures.Report(t, figures.Row{What: "why none of many volumes fits", Unit: figures.Wall, Ours: unmatched.Seconds(), Limit: 1e-3})
 }
 
 // BenchmarkMatch finds the volume of one claim by the index and by the scan.

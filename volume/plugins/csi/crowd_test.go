@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -139,7 +140,7 @@ func (c *crowd) counts(driver string) (calls, most map[string]int) {
 // A thousand pods with a volume each cost the driver one call of each kind a volume, and it is
 // asked what it can do once. Where figures are not asserted a hundred do.
 func TestFiguresOfAThousandVolumes(t *testing.T) {
-	slack, asserted := figures.Slack(t)
+	_, asserted := figures.Slack(t)
 	n := 100
 	if asserted {
 		n = 1000
@@ -163,11 +164,35 @@ func TestFiguresOfAThousandVolumes(t *testing.T) {
 		t.Errorf("calls %v, want %v", calls, want)
 	}
 	bare := c.bare(n)
-	t.Logf("%d volumes at once: set up in %v, torn down in %v, together %v a volume; the bare calls %v a volume", n, up, down, (up+down)/time.Duration(n), bare/time.Duration(n))
-	t.Logf("idle with %d volumes: %.4g %% of a core (limit 0.1)", n, 100*idle)
-	if asserted && 100*idle > 0.1*slack {
-		t.Errorf("idle with %d volumes takes %.4g %% of a core", n, 100*idle)
+	each := func(d time.Duration) time.Duration { return d / time.Duration(n) }
+	figures.Report(t, figures.Times(fmt.Sprintf("set-up and teardown of one of %d CSI volumes at once", n), figures.Wall, each(up+down), "bare calls", each(bare), 0),
+		figures.Row{What: fmt.Sprintf("idle with %d CSI volumes, of a second", n), Unit: figures.CPU, Ours: idle, Limit: 1e-3})
+}
+
+// What a volume of many costs, with the driver's part, does not grow with them.
+func TestFiguresOfCSIVolumesByNumber(t *testing.T) {
+	_, asserted := figures.Slack(t)
+	sizes := []int{20, 100}
+	if asserted {
+		sizes = []int{100, 1000, 10_000}
 	}
+	figures.InMemory(t)
+	curve := figures.Curve{What: "CPU of set-up and teardown of a CSI volume, with the test's driver", Of: "volumes at once", Unit: figures.CPU, Limit: 1.2}
+	for _, n := range sizes {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			var cpu []time.Duration
+			for range max(1, sizes[1]/n) {
+				c := newCrowd(t, n, "d")
+				cpu = append(cpu, figures.Take(t, func() {
+					c.must(c.each("d", c.setUp))
+					c.must(c.each("d", c.tearDown))
+				}).CPU)
+			}
+			slices.Sort(cpu)
+			curve.Points = append(curve.Points, figures.Point{X: float64(n), Y: cpu[len(cpu)/2].Seconds() / float64(n)})
+		})
+	}
+	figures.ReportCurve(t, curve)
 }
 
 // idle is the share of a core that this process takes in the quietest of some seconds.

@@ -41,7 +41,7 @@ func served(t testing.TB) (socket string, mounter *fakemount.Mounter) {
 // them is the disk's. The best of many rounds counts, by the processor's time, so that what else
 // the machine does counts less. The clock's time is told beside.
 func TestFiguresOverBareCalls(t *testing.T) {
-	slack, asserted := figures.Slack(t)
+	_, asserted := figures.Slack(t)
 	rounds := 20
 	if asserted {
 		rounds = 300
@@ -78,15 +78,11 @@ func TestFiguresOverBareCalls(t *testing.T) {
 			}
 		}
 	}
-	limit := time.Duration(slack * float64(time.Millisecond))
 	for _, s := range steps {
 		bare, manager := "bare "+s.name, "manager "+s.name
-		more := best[manager] - best[bare]
-		t.Logf("%s of a volume: %v of CPU time by the calls alone, %v more by the manager (limit %v); by the clock %v and %v more",
-			s.name, best[bare], more, limit, clock[bare], clock[manager]-clock[bare])
-		if asserted && more >= limit {
-			t.Errorf("the manager's %s of a volume takes %v of CPU time more than the calls, limit %v", s.name, more, limit)
-		}
+		figures.Report(t, figures.Times("the manager's "+s.name+" of a CSI volume", figures.CPU, best[manager], "bare calls", best[bare], 0),
+			figures.Row{What: "what the manager's " + s.name + " takes more than the calls", Unit: figures.CPU, Ours: (best[manager] - best[bare]).Seconds(), Limit: 1e-3},
+			figures.Times("the manager's "+s.name+" of a CSI volume", figures.Wall, clock[manager], "bare calls", clock[bare], 0))
 	}
 }
 
