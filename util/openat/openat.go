@@ -1,6 +1,7 @@
 //go:build unix
 
-// Package openat opens what an open directory has, and never what a link there leads to.
+// Package openat opens what an open directory has, and never what a link there leads to, save
+// where a function says so.
 //
 // Like every package below util, it carries no promise of compatibility.
 package openat
@@ -25,6 +26,19 @@ func File(parent *os.File, name string, flags int, perm fs.FileMode) (*os.File, 
 	}
 	fd, err := eintr.Get(func() (int, error) {
 		return unix.Openat(at, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, uint32(perm.Perm()))
+	})
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// Followed opens the directory at a path for reading, and follows links on the way and at its
+// end. Unlike with [os.Open], Go's poller is not asked whether it watches directories. An error
+// is an *[fs.PathError].
+func Followed(path string) (*os.File, error) {
+	fd, err := eintr.Get(func() (int, error) {
+		return unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}

@@ -57,3 +57,44 @@ func TestNoLinkIsFollowed(t *testing.T) {
 		t.Errorf("a child would inherit it: %#x, %v", flags, err)
 	}
 }
+
+// A path with a link in it is never plain; one that was just passed is in the kernel's memory.
+func TestIsPlain(t *testing.T) {
+	top, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, link := filepath.Join(top, "dir"), filepath.Join(top, "link")
+	for _, err := range []error{os.Mkdir(dir, 0o755), os.Mkdir(filepath.Join(dir, "below"), 0o755), os.Symlink("dir", link), os.WriteFile(filepath.Join(top, "file"), nil, 0o644)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{link, filepath.Join(link, "below"), filepath.Join(top, "file"), filepath.Join(top, "missing"), filepath.Join(dir, "missing")} {
+		if _, err := os.Stat(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		if openat.IsPlain(path) {
+			t.Errorf("%s is plain", path)
+		}
+	}
+	// Another process that renames something may have the kernel look anew.
+	known := func() bool {
+		_, err := os.Stat(filepath.Join(dir, "below"))
+		return err == nil && openat.IsPlain(filepath.Join(dir, "below"))
+	}
+	for tries := 0; openat.IsPlain("/") && !known(); tries++ { // a kernel without the call knows nothing
+		if tries == 1000 {
+			t.Fatal("a directory that was looked at is never plain")
+		}
+	}
+	again, err := openat.Followed(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	names, err := again.Readdirnames(-1)
+	if err != nil || !slices.Equal(names, []string{"below"}) {
+		t.Errorf("a link that was followed has %q, %v", names, err)
+	}
+}

@@ -14,7 +14,11 @@ func Cut(dir, p string) (rest string, ok bool) {
 	if p == dir {
 		return "", true
 	}
-	return strings.CutPrefix(p, strings.TrimSuffix(dir, "/")+"/")
+	rest, ok = strings.CutPrefix(p, strings.TrimSuffix(dir, "/"))
+	if !ok || !strings.HasPrefix(rest, "/") {
+		return p, false
+	}
+	return rest[1:], true
 }
 
 // In reports whether p is dir or lies below it, by the rules of [Cut].

@@ -157,7 +157,7 @@ func isOfFiles(err error) bool {
 // a mount point may have been renamed: there is no signal of that. It only looks
 // in a directory where links were looked for already.
 func (x *Table) lookAgain(place string) (e mount.Entry, ok bool, err error) {
-	if _, ok, err := x.mountedAt(path.Dir(place)); ok || err != nil {
+	if _, ok, err := (refreshed{x}).mountedAt(path.Dir(place)); ok || err != nil {
 		return mount.Entry{}, false, err // no directory to be renamed lies between
 	}
 	if maybe, err := x.mayBeMounted(place); err != nil || !maybe {

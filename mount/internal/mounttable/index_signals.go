@@ -252,9 +252,11 @@ func forwardChanges(ctx context.Context, table, wake *os.File, changes chan<- st
 		if !changed {
 			continue
 		}
+		// One that waits to be received tells of all changes until then, so that none is
+		// looked for meanwhile.
 		select {
 		case changes <- struct{}{}:
-		default: // one is waiting to be received already
+		case <-ctx.Done():
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/util/openat"
 	"github.com/podvol/podvol/util/pathin"
 )
 
@@ -146,7 +147,8 @@ func (e *linkError) Unwrap() error { return e.err }
 // resolve follows the links in dir, which is clean and absolute. A mount point
 // is no link, so it is passed without a look.
 func resolve(v view, dir string, readlink func(string) (string, error)) (string, error) {
-	at, rest := "/", strings.Split(dir, "/")
+	at := plainPart(dir)
+	rest := strings.Split(strings.TrimPrefix(dir, at), "/")
 	for links := 0; len(rest) > 0; {
 		next := path.Join(at, rest[0]) // at is free of links: ".." is its parent
 		rest = rest[1:]
@@ -179,6 +181,18 @@ func resolve(v view, dir string, readlink func(string) (string, error)) (string,
 		rest = append(strings.Split(link, "/"), rest...)
 	}
 	return at, nil
+}
+
+// plainPart is the longest part of dir that is known to be free of links at little cost: the
+// last directories of a volume are often missing, those above rarely.
+func plainPart(dir string) string {
+	for range 5 {
+		if dir == "/" || openat.IsPlain(dir) {
+			return dir
+		}
+		dir = path.Dir(dir)
+	}
+	return "/"
 }
 
 // mountedAt returns the topmost visible mount whose target is just target.
