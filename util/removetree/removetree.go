@@ -22,7 +22,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/podvol/podvol/util/openat"
 )
 
 // MountError says that something is mounted in the tree. Nothing at or beneath
@@ -60,7 +60,7 @@ func (e *OpenError) Unwrap() error { return e.Err }
 // end, or a *[fs.PathError]. A later call goes on. ctx is checked between system calls and
 // cannot interrupt one. Entries that are added meanwhile are deleted too, within reason.
 func Remove(ctx context.Context, parent, name string) error {
-	dir, err := os.OpenFile(parent, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	dir, err := openat.Followed(parent)
 	if errors.Is(err, fs.ErrNotExist) {
 		return checkName(name)
 	}

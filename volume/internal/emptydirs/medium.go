@@ -62,10 +62,15 @@ func mountMode(mode fs.FileMode) uint32 {
 
 func sizeOption(bytes int64) string { return "size=" + strconv.FormatInt(bytes, 10) }
 
-// mountMedium mounts the request, without noswap where the kernel refuses it:
-// only trying tells.
-func mountMedium(ctx context.Context, m mount.Interface, request mount.Request, same func(mount.Entry) bool) error {
-	_, err := podmount.SetUp(ctx, m, request, same)
+// mountMedium mounts the request on a directory on which nothing is mounted, after a call of
+// before. It does so without noswap where the kernel refuses it: only trying tells.
+func mountMedium(ctx context.Context, m mount.Interface, request mount.Request, same func(mount.Entry) bool, before func() error) error {
+	err := podmount.MountOn(ctx, m, request.Target, func() error {
+		if err := before(); err != nil {
+			return volume.NothingDone(err)
+		}
+		return mount.Mount(ctx, m, request)
+	})
 	if !slices.Contains(request.Options, noSwap) || !refusedOption(err) {
 		return err
 	}

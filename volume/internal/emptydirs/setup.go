@@ -20,6 +20,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/openat"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
 )
@@ -51,13 +52,17 @@ func SetUp(ctx context.Context, v volume.PodVolume, dir string, o Options) error
 }
 
 func setUpDirectory(ctx context.Context, m mount.Interface, dir string, o Options, mark marker, ready bool) error {
-	nothing := func(mount.Entry) bool { return false }
-	if _, err := podmount.Mounted(m, mount.Request{Source: "a plain directory", Target: dir}, nothing); err != nil {
-		return err
-	}
-	made, err := podmount.MakeDir(dir, 0o700) // until it has its own mode, which may keep its owner out
-	if err != nil {
-		return volume.NothingDone(err)
+	const private = 0o700 // until it has its own mode, which may keep its owner out
+	made := podmount.NewDir(dir, private) == nil
+	if !made { // on a new directory nothing is mounted
+		nothing := func(mount.Entry) bool { return false }
+		if _, err := podmount.Mounted(m, mount.Request{Source: "a plain directory", Target: dir}, nothing); err != nil {
+			return err
+		}
+		var err error
+		if made, err = podmount.MakeDir(dir, private); err != nil {
+			return volume.NothingDone(err)
+		}
 	}
 	if o.Limit != nil {
 		err := o.Limit(dir)
@@ -80,23 +85,30 @@ func setUpMount(ctx context.Context, m mount.Interface, dir string, o Options, m
 		return err
 	}
 	same := func(e mount.Entry) bool { return e.FSType == request.FSType }
-	mounted, err := podmount.Mounted(m, request, same)
-	switch {
-	case err != nil:
-		return err
-	case mounted && ready:
-		return resize(ctx, m, dir, o)
-	case mounted:
-		return complete(ctx, m, dir, o, mark, false)
+	if podmount.NewDir(dir, podmount.DirMode) != nil { // nothing is mounted on a new directory, and nothing is in it
+		mounted, err := podmount.Mounted(m, request, same)
+		switch {
+		case err != nil:
+			return err
+		case mounted && ready:
+			return resize(ctx, m, dir, o)
+		case mounted:
+			return complete(ctx, m, dir, o, mark, false)
+		}
+		if _, err := podmount.MakeDir(dir, podmount.DirMode); err != nil {
+			return volume.NothingDone(err)
+		}
+		if err := checkNothingHidden(dir, o.Medium); err != nil {
+			return volume.NothingDone(err)
+		}
 	}
-	if err := checkNothingHidden(dir, o.Medium); err != nil {
-		return volume.NothingDone(err)
-	}
-	// A marker without its mount outlived a reboot, and says nothing.
-	if err := mark.clear(); err != nil {
-		return volume.NothingDone(err)
-	}
-	if err := mountMedium(ctx, m, request, same); err != nil {
+	err = mountMedium(ctx, m, request, same, func() error {
+		if !ready {
+			return nil
+		}
+		return mark.clear() // without its mount it outlived a reboot, and says nothing
+	})
+	if err != nil {
 		return err
 	}
 	return complete(ctx, m, dir, o, mark, true)
@@ -129,7 +141,7 @@ func failed(ctx context.Context, m mount.Interface, dir string, mark marker, mad
 
 // own gives the directory its exact mode and group.
 func own(dir string, o Options) error {
-	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	d, err := openat.Dir(nil, dir)
 	if err != nil {
 		return err
 	}
@@ -190,7 +202,11 @@ func (m marker) set() error {
 	if _, err := podmount.MakeDir(m.dir, 0o750); err != nil {
 		return err
 	}
-	return os.WriteFile(m.ready(), nil, 0o640)
+	ready, err := openat.File(nil, m.ready(), unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o640)
+	if err != nil {
+		return err
+	}
+	return ready.Close()
 }
 
 // clear removes the marker, and its directory with the last of the volume's;
@@ -312,7 +328,7 @@ func (e *HiddenFilesError) Error() string {
 }
 
 func checkNothingHidden(dir string, medium v1.StorageMedium) error {
-	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	d, err := openat.Dir(nil, dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

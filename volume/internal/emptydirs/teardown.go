@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/openat"
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
@@ -82,7 +83,10 @@ func remove(ctx context.Context, dir string) error {
 
 func checkNested(m mount.Interface, dir string) error {
 	mounts := table.Of(m)
-	real, err := filepath.EvalSymlinks(dir)
+	real, err := filepath.Clean(dir), error(nil)
+	if !openat.IsPlain(real) {
+		real, err = filepath.EvalSymlinks(dir)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

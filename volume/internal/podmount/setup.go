@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// dirMode is the mode of the kubelet's directories below pods/.
-	dirMode = 0o750
+	// DirMode is the mode of the kubelet's directories below pods/.
+	DirMode = 0o750
 	// undoTimeout bounds the clean-up after a failure, whose own context may
 	// have ended already.
 	undoTimeout = 5 * time.Second
@@ -78,19 +78,25 @@ func SetUp(ctx context.Context, m mount.Interface, request mount.Request, same f
 // wanted one is not there yet. An error of it that is marked by
 // [volume.NothingDone] stays so.
 func SetUpBy(ctx context.Context, m mount.Interface, request mount.Request, same func(mount.Entry) bool, makeIt func() error) (made bool, err error) {
-	if newDir(request.Target, dirMode) != nil { // on a new directory nothing is mounted
+	if NewDir(request.Target, DirMode) != nil { // on a new directory nothing is mounted
 		mounted, err := Mounted(m, request, same)
 		if err != nil || mounted {
 			return false, err
 		}
-		if _, err := MakeDir(request.Target, dirMode); err != nil {
+		if _, err := MakeDir(request.Target, DirMode); err != nil {
 			return false, volume.NothingDone(err)
 		}
 	}
+	err = MountOn(ctx, m, request.Target, makeIt)
+	return err == nil, err
+}
+
+// MountOn is the part of [SetUpBy] once dir is there and nothing is mounted on it.
+func MountOn(ctx context.Context, m mount.Interface, dir string, makeIt func() error) error {
 	if err := makeIt(); err != nil {
-		return false, undo(ctx, m, request.Target, err)
+		return undo(ctx, m, dir, err)
 	}
-	return true, nil
+	return nil
 }
 
 // Mounted reports whether the topmost mount of the request's target is the
@@ -141,22 +147,23 @@ func Undo(ctx context.Context, m mount.Interface, dir string) error {
 // mode 0750, and reports whether dir was made or was there. Anything else of
 // that name, a link to a directory too, is an error.
 func MakeDir(dir string, perm fs.FileMode) (made bool, err error) {
-	err = newDir(dir, perm)
+	err = NewDir(dir, perm)
 	if errors.Is(err, fs.ErrExist) {
 		return false, checkDir(dir)
 	}
 	return err == nil, err
 }
 
-// newDir is MakeDir for a directory that must not be there. It does not look at
-// an existing one, which may be a mount whose server never answers.
-func newDir(dir string, perm fs.FileMode) error {
+// NewDir is [MakeDir] for a directory that must not be there; else the error matches
+// [fs.ErrExist]. It does not look at an existing one, which may be a mount whose server never
+// answers.
+func NewDir(dir string, perm fs.FileMode) error {
 	if err := os.Mkdir(dir, perm); !errors.Is(err, unix.ENOENT) {
 		return err
 	}
 	// Another process that leaves a parent empty may remove it meanwhile.
 	return retry.Patiently(unix.ENOENT, func() error {
-		if err := newDir(filepath.Dir(dir), dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := NewDir(filepath.Dir(dir), DirMode); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 		return os.Mkdir(dir, perm)
@@ -191,11 +198,11 @@ func kindOf(mode fs.FileMode) string {
 // parents with mode 0750. Where there is anything, the error matches
 // [fs.ErrExist].
 func MakePoint(path string, dir bool) error {
-	if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), DirMode); err != nil {
 		return err
 	}
 	if dir {
-		return os.Mkdir(path, dirMode)
+		return os.Mkdir(path, DirMode)
 	}
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_CLOEXEC, 0o640)
 	if err != nil {

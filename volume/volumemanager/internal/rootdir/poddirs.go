@@ -188,15 +188,18 @@ func VolumeDirs(rootDir string) ([]Key, error) {
 
 // IsGone reports whether nothing has this name. It does not touch the file
 // itself, whose server may not answer.
-func IsGone(path string) (bool, error) {
-	entries, err := os.ReadDir(filepath.Dir(path))
+func IsGone(path string) (bool, error) { return areGone(filepath.Dir(path), filepath.Base(path)) }
+
+// areGone reports whether a directory has none of these names, or is not there.
+func areGone(dir string, names ...string) (bool, error) {
+	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	return !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == filepath.Base(path) }), nil
+	return !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return slices.Contains(names, e.Name()) }), nil
 }
 
 // KeyOfPath returns the volume whose place a path below pods/ is; false: it is no

@@ -16,6 +16,7 @@ import (
 
 	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/journal"
+	"github.com/podvol/podvol/util/openat"
 	"github.com/podvol/podvol/volume/layout"
 	"github.com/podvol/podvol/volume/mountrecord"
 )
@@ -178,7 +179,7 @@ func openWay(dirs map[string]*os.File, path string, names ...string) error {
 	for {
 		dir, known := dirs[path]
 		if !known {
-			opened, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0)
+			opened, err := openat.Followed(path)
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
@@ -245,10 +246,8 @@ func isBack(rootDir string, key Key) bool {
 	}
 	for _, kind := range volumeKinds() {
 		plugin := filepath.Join(pod, kind, layout.EscapeQualifiedName(key.Plugin))
-		for _, name := range []string{key.Spec, layout.DeletingPrefix + key.Spec} {
-			if gone, err := IsGone(filepath.Join(plugin, name)); err != nil || !gone {
-				return true
-			}
+		if gone, err := areGone(plugin, key.Spec, layout.DeletingPrefix+key.Spec); err != nil || !gone {
+			return true
 		}
 	}
 	return false
