@@ -116,13 +116,15 @@ type podVolume struct {
 	// condition is what the storage said of the mounted volume when it was measured last.
 	condition *volume.Condition
 
-	doing    operation
-	began    time.Time
-	ended    operation               // while its outcome is published
-	undoing  bool                    // a set-up that has done nothing; its record is about to go
-	progress *volume.Progress        // of the set-up that is under way; nil: nothing was said
-	giveUp   context.CancelCauseFunc // ends the operation that is under way
-	backoff  work.Backoff
+	doing   operation
+	began   time.Time
+	ended   operation // while its outcome is published
+	undoing bool      // a set-up that has done nothing; its record is about to go
+	// unmounted: a tear-down that has left nothing in the pod's directories.
+	unmounted bool
+	progress  *volume.Progress        // of the set-up that is under way; nil: nothing was said
+	giveUp    context.CancelCauseFunc // ends the operation that is under way
+	backoff   work.Backoff
 	// retryAt is the end of the pause after a failure, and refreshAt when the plugin
 	// wants to be called again; zero: never.
 	retryAt, refreshAt time.Time

@@ -91,7 +91,7 @@ func (r *reconciler) begin(ctx context.Context, s *podVolume) (limit context.Con
 	}
 	r.actual.stopWaiting(s) // it looks for itself
 	limit, s.giveUp = context.WithCancelCause(ctx)
-	s.doing, s.began = op, now
+	s.doing, s.began, s.unmounted = op, now, false
 	return limit, attempt{op: op, generation: s.generation, pod: s.pod.pod, names: s.names, first: s.state == StatePending && s.err == nil}
 }
 

@@ -210,12 +210,13 @@ func (o *operationExecutor) setUndoing(s *podVolume, undoing bool) {
 }
 
 // removeEmptyDirs removes the pod's directories once none of its volumes has
-// anything in them that stays: of volumes that are torn down or undone at the
-// same time, the last one finds the directories empty.
+// anything in them: of volumes that are torn down at the same time, the last one
+// does.
 func (o *operationExecutor) removeEmptyDirs(ctx context.Context, s *podVolume) error {
 	o.entries.Lock()
+	s.unmounted = s.doing == opTearDown
 	used := slices.ContainsFunc(s.pod.volumes, func(other *podVolume) bool {
-		return other.actual.isPods() && other.doing != opTearDown && !other.undoing
+		return other.actual.isPods() && !other.unmounted && !other.undoing
 	})
 	plugin := s.actual.key.Plugin
 	o.entries.Unlock()
