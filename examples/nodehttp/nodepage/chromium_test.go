@@ -52,7 +52,7 @@ func startBrowser(t *testing.T) *browser {
 	t.Helper()
 	program := os.Getenv(browserVar)
 	if program == "" {
-		t.Logf("not run: %s names no Chromium", browserVar)
+		t.Logf("%s names no Chromium, so none looks at the page", browserVar)
 		return nil
 	}
 	commands, to, err := os.Pipe()
