@@ -216,7 +216,9 @@ func (m *Mounter) MountContext(ctx context.Context, request mount.Request) error
 func (m *Mounter) mount(ctx context.Context, r mount.Request, how runner) error {
 	start := time.Now()
 	err := m.config.withFacts(m.tryMount(ctx, r, how))
-	m.config.Logger.DebugContext(ctx, "mount", "request", r.String(), "took", time.Since(start), "error", err)
+	if log := m.config.Logger; log.Enabled(ctx, slog.LevelDebug) {
+		log.DebugContext(ctx, "mount", "request", r.String(), "took", time.Since(start), "error", err)
+	}
 	return err
 }
 

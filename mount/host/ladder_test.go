@@ -35,6 +35,8 @@ func (s *scripted) ask(string) error {
 	return s.silent()
 }
 
+func (c *scripted) unmountOnce(target string, flags int) error { return c.unmount(target, flags) }
+
 func (s *scripted) unmount(_ string, flags int) error {
 	if flags&unix.UMOUNT_NOFOLLOW == 0 {
 		return errors.New("a link would have been followed")

@@ -81,8 +81,8 @@ type native struct {
 	options mountopt.Options
 	idMap   *os.File // of an idmapped mount; nil else
 
-	// parent and name are the target: the parent is opened once, and a name
-	// that is a mount point can be neither renamed nor replaced.
+	// parent and name are the target: its path, or its name in an open directory. A
+	// name that is a mount point can be neither renamed nor replaced.
 	parent int
 	name   string
 	// target is the mount point, opened once, and at what it was then.
@@ -141,7 +141,18 @@ func (n *native) commit(ctx context.Context) error {
 
 // openTarget opens the mount point and refuses a link. If there is a mount
 // already, its root is opened.
-func (n *native) openTarget() error {
+func (n *native) openTarget() (err error) {
+	n.parent, n.name = unix.AT_FDCWD, filepath.Clean(n.request.Target)
+	n.target, n.at, err = n.openNamed()
+	if err == nil && n.at.untold {
+		return n.openByParent()
+	}
+	return err
+}
+
+// openByParent opens the mount point anew, by way of its parent directory, which stays
+// open: it is opened once more after mount(2), and is to be in the same directory then.
+func (n *native) openByParent() error {
 	target := filepath.Clean(n.request.Target)
 	parent, err := openPath(unix.AT_FDCWD, filepath.Dir(target), unix.O_DIRECTORY)
 	if err != nil {
@@ -229,11 +240,11 @@ func (n *native) entryOf(mount int) *mount.Entry {
 	return &e
 }
 
-// checkCovered makes sure that the target's name leads to another mount than
+// checkCovered makes sure that the target's name leads to the root of another mount than
 // the one that target lies in: a link or directory that took its place before
 // the mount does not.
 func (n *native) checkCovered() error {
-	if n.name == "." {
+	if n.name == "." || n.name == "/" {
 		return nil // "/" cannot be replaced
 	}
 	now, err := look(n.parent, n.name)
@@ -242,7 +253,7 @@ func (n *native) checkCovered() error {
 		return targetError(err)
 	case now.isLink():
 		return failure.Of(mount.ErrTargetIsLink, nil)
-	case now.mount == n.at.mount:
+	case now.mount == n.at.mount, !now.root && !now.untold:
 		return failure.Of(mount.ErrTargetReplaced, nil)
 	}
 	return nil

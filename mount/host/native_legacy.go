@@ -26,6 +26,9 @@ func (n *native) mountNewByMount2(ctx context.Context, fs filesystem) error {
 	if err != nil {
 		return err
 	}
+	if err := n.openByParent(); err != nil {
+		return err
+	}
 	if err := n.commit(ctx); err != nil {
 		return err
 	}
@@ -76,6 +79,9 @@ func (n *native) bindByMount2(ctx context.Context) error {
 		return err
 	}
 	n.keep(source)
+	if err := n.openByParent(); err != nil {
+		return err
+	}
 	flags := uintptr(unix.MS_BIND)
 	if n.options.Recursive {
 		flags |= unix.MS_REC

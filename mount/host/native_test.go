@@ -45,6 +45,8 @@ func (refusing) MountSetattr(mount int, recursive bool, a unix.MountAttr) error 
 	return mountapi.Kernel{}.MountSetattr(mount, recursive, a)
 }
 
+func (c refusing) unmountOnce(target string, flags int) error { return c.unmount(target, flags) }
+
 func (r refusing) unmount(target string, flags int) error {
 	if r.undo != nil {
 		return r.undo

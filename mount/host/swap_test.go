@@ -21,6 +21,8 @@ type busyOnce struct {
 	done      bool
 }
 
+func (c *busyOnce) unmountOnce(target string, flags int) error { return c.unmount(target, flags) }
+
 func (b *busyOnce) unmount(target string, flags int) error {
 	if !b.done {
 		b.done = true
@@ -72,6 +74,50 @@ func TestUnmountIsNotLedElsewhere(t *testing.T) {
 		}
 		if _, ok, _ := m.table.At(places[1]); ok {
 			t.Error("what the link leads to is still mounted")
+		}
+	})
+}
+
+// busyAtFirst is a kernel whose mount is busy at the first call only.
+type busyAtFirst struct {
+	hostCalls
+	meanwhile func()
+	again     string
+}
+
+func (b *busyAtFirst) unmountOnce(string, int) error {
+	b.meanwhile()
+	return unix.EBUSY
+}
+
+func (b *busyAtFirst) unmount(target string, flags int) error {
+	b.again = target
+	return b.hostCalls.unmount(target, flags)
+}
+
+// A busy mount is tried again where the target leads to then, whatever a link in it does
+// between one try and the next.
+func TestUnmountWithoutLimitOfABusyMount(t *testing.T) {
+	nstest.Parallel(t)
+	nstest.Run(t, func(t *testing.T) {
+		target := filepath.Join(t.TempDir(), "volume")
+		if err := os.Mkdir(target, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("volume", target, "tmpfs", 0, "size=64k"); err != nil {
+			t.Fatal(err)
+		}
+		m, called := New(Config{}), 0
+		busy := &busyAtFirst{meanwhile: func() { called++ }}
+		m.sys = busy
+		if err := m.Unmount(target); err != nil || called != 1 || filepath.Dir(busy.again) == filepath.Dir(target) {
+			t.Errorf("%v, after %d calls by the path and one by %s", err, called, busy.again)
+		}
+		if err := m.Unmount(target); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("once more: %v", err)
+		}
+		if _, ok, err := m.table.At(target); ok || err != nil {
+			t.Errorf("mounted: %v, %v", ok, err)
 		}
 	})
 }

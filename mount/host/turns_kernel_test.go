@@ -21,6 +21,8 @@ type meeting struct {
 	both sync.WaitGroup
 }
 
+func (c *meeting) unmountOnce(target string, flags int) error { return c.unmount(target, flags) }
+
 func (m *meeting) unmount(target string, flags int) error {
 	m.both.Done()
 	met := make(chan struct{})

@@ -55,7 +55,8 @@ import (
 //
 // The kernel gets the target by a descriptor of its parent directory. So a link that
 // replaces one of the parents after the mount was found has no effect. A target that
-// leads elsewhere by then is [mount.ErrTargetReplaced].
+// leads elsewhere by then is [mount.ErrTargetReplaced]. With a context that never ends and
+// no further rung no mount is looked for before, and the first call is made by the path.
 //
 // A file system on a block device is never detached lazily. These count as such:
 //
@@ -172,6 +173,11 @@ func (u *hostUnmount) Attempt(ctx context.Context, _ mount.Rung, flags int) (mad
 // unmount makes the system call, if the mount is still there.
 func (u *hostUnmount) unmount(g *gate, flags int) error {
 	foreign := u.by != nil && flags&(unix.MNT_FORCE|unix.MNT_DETACH) == 0
+	if u.isBlind() && !foreign {
+		if done, err := u.unmountBlindly(g, flags); done {
+			return err
+		}
+	}
 	parent, err := openPath(unix.AT_FDCWD, filepath.Dir(u.target), unix.O_DIRECTORY)
 	switch {
 	case err == nil:
@@ -202,12 +208,28 @@ func (u *hostUnmount) unmount(g *gate, flags int) error {
 	return err
 }
 
+// isBlind reports whether the call may act on whatever is topmost.
+func (u *hostUnmount) isBlind() bool { return u.blind && u.found.Load() == nil }
+
+// unmountBlindly makes the system call by the target's path: there is no mount that the
+// path must still lead to. A busy mount is tried again by a descriptor of its parent
+// directory.
+func (u *hostUnmount) unmountBlindly(g *gate, flags int) (done bool, err error) {
+	defer u.m.turns.take(u.target)()
+	err = u.m.sys.unmountOnce(u.target, flags)
+	if errors.Is(err, unix.EBUSY) {
+		return false, nil
+	}
+	g.take()
+	return true, err
+}
+
 // isGone reports whether the mount that was found has been unmounted since. It
 // is an error if it still is where it was and the target leads elsewhere. If
 // none was found yet, it is the one that is there now.
 func (u *hostUnmount) isGone(parent int) (bool, error) {
 	found := u.found.Load()
-	if found == nil && u.blind {
+	if u.isBlind() {
 		return false, nil
 	}
 	dir, err := os.Readlink(fdPath(parent))
@@ -414,6 +436,7 @@ func (t *turns) end(target string, mine *turn) {
 // calls are the system calls of unmounting, so that tests can let them hang.
 type calls interface {
 	unmount(target string, flags int) error
+	unmountOnce(target string, flags int) error
 	ask(target string) error
 }
 
@@ -423,11 +446,11 @@ type hostCalls struct{}
 // one is just starting holds copies of all its descriptors from fork(2) until
 // execve(2) closes them. That is waited for, and a fifth of a second more, since
 // execve closes them as it ends.
-func (hostCalls) unmount(target string, flags int) error {
+func (h hostCalls) unmount(target string, flags int) error {
 	const first = 100 * time.Microsecond
 	pause := retry.Pause{First: first, Last: time.Second}
 	for {
-		err := eintr.Do(func() error { return unix.Unmount(target, flags) })
+		err := h.unmountOnce(target, flags)
 		if !errors.Is(err, unix.EBUSY) || pause.Due() > 200*time.Millisecond {
 			return err
 		}
@@ -436,6 +459,11 @@ func (hostCalls) unmount(target string, flags int) error {
 		}
 		time.Sleep(pause.Next())
 	}
+}
+
+// unmountOnce is umount2(2).
+func (hostCalls) unmountOnce(target string, flags int) error {
+	return eintr.Do(func() error { return unix.Unmount(target, flags) })
 }
 
 // awaitForks waits, for a second at most, for the processes that are being
