@@ -127,7 +127,7 @@ func TestLayout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !versionName.MatchString(data) {
+	if !versionName().MatchString(data) {
 		t.Errorf("..data leads to %q", data)
 	}
 	if info, err := os.Lstat(filepath.Join(dir, data)); err != nil || info.Mode() != fs.ModeDir|0o755 {

@@ -9,13 +9,13 @@ import (
 	"math/rand/v2"
 	"os"
 	"path"
-	"regexp"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/lazyregexp"
 	"github.com/podvol/podvol/volume/fileset"
 )
 
@@ -26,7 +26,7 @@ const (
 )
 
 // versionName is what the kubelet and we call directories of versions.
-var versionName = regexp.MustCompile(`^\.\.[0-9]{4}(_[0-9]{2}){5}\.[0-9]+$`)
+var versionName = lazyregexp.New(`^\.\.[0-9]{4}(_[0-9]{2}){5}\.[0-9]+$`)
 
 // fileID tells files of one host apart while they exist.
 type fileID struct{ dev, ino uint64 }
@@ -136,7 +136,7 @@ func (t *target) currentVersion() (version, error) {
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return version{}, nil
-	case errors.Is(err, unix.EINVAL), err == nil && !versionName.MatchString(name):
+	case errors.Is(err, unix.EINVAL), err == nil && !versionName().MatchString(name):
 		return version{}, &ForeignEntryError{Dir: t.path, Name: dataName}
 	case err != nil:
 		return version{}, t.failed("read", dataName, err)
@@ -182,7 +182,7 @@ func (t *target) takeInventory(tree *node) (inventory, error) {
 			if inv.newData, inv.foreignNewData, err = t.lookAtNewData(); err != nil {
 				return inventory{}, err
 			}
-		case versionName.MatchString(name):
+		case versionName().MatchString(name):
 			inv.versions = append(inv.versions, name)
 		}
 		if strings.HasPrefix(name, fileset.Reserved) {
@@ -218,7 +218,7 @@ func (t *target) lookAtNewData() (ours, foreign bool, err error) {
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return false, false, nil
-	case err == nil && versionName.MatchString(link):
+	case err == nil && versionName().MatchString(link):
 		return true, false, nil
 	case err == nil || errors.Is(err, unix.EINVAL): // a foreign link or no link
 		return false, true, nil

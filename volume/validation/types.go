@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/podvol/podvol/util/kubeapi"
+	"github.com/podvol/podvol/util/lazyregexp"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -184,9 +185,9 @@ func (c typeChecker) typeRules(at, name string, source any) {
 
 // The three forms of an iSCSI name, as the API server knows them.
 var (
-	iqnName = regexp.MustCompile(`iqn\.\d{4}-\d{2}\.([[:alnum:]-.]+)(:[^,;*&$|\s]+)$`)
-	euiName = regexp.MustCompile(`^eui.[[:alnum:]]{16}$`)
-	naaName = regexp.MustCompile(`^naa.[[:alnum:]]{32}$`)
+	iqnName = lazyregexp.New(`iqn\.\d{4}-\d{2}\.([[:alnum:]-.]+)(:[^,;*&$|\s]+)$`)
+	euiName = lazyregexp.New(`^eui.[[:alnum:]]{16}$`)
+	naaName = lazyregexp.New(`^naa.[[:alnum:]]{32}$`)
 )
 
 // maxISCSIDirectory is the maximal length of a volume's name and portal together,
@@ -211,8 +212,8 @@ func (c typeChecker) iscsi(at, name, portal, iqn string, initiator *string, lun 
 }
 
 func (c typeChecker) iscsiName(at, name string) {
-	for prefix, form := range map[string]*regexp.Regexp{"iqn": iqnName, "eui": euiName, "naa": naaName} {
-		if strings.HasPrefix(name, prefix) && form.MatchString(name) {
+	for prefix, form := range map[string]func() *regexp.Regexp{"iqn": iqnName, "eui": euiName, "naa": naaName} {
+		if strings.HasPrefix(name, prefix) && form().MatchString(name) {
 			return
 		}
 	}

@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/podvol/podvol/util/lazyregexp"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -33,7 +33,7 @@ type Monitor struct {
 
 func (m Monitor) String() string { return net.JoinHostPort(m.Host, strconv.Itoa(int(m.Port))) }
 
-var monitorName = regexp.MustCompile(`^[[:alnum:]]([[:alnum:]._-]{0,251}[[:alnum:]])?$`)
+var monitorName = lazyregexp.New(`^[[:alnum:]]([[:alnum:]._-]{0,251}[[:alnum:]])?$`)
 
 // ParseMonitors reads the monitors of a source, each once: addresses or names, with or without a
 // port. IPv6 addresses with a port are in brackets. An error is a *[volume.InvalidSpecError]
@@ -77,7 +77,7 @@ func parseMonitor(text string) (Monitor, error) {
 	}
 	address, err := netip.ParseAddr(host)
 	switch {
-	case err != nil && (!monitorName.MatchString(host) || isNumeric(host)):
+	case err != nil && (!monitorName().MatchString(host) || isNumeric(host)):
 		return Monitor{}, fmt.Errorf("has neither an address nor the name of a host")
 	case err != nil:
 		return Monitor{strings.ToLower(host), uint16(number)}, nil
@@ -159,12 +159,12 @@ func Reaches(monitors []Monitor, addresses []netip.AddrPort) bool {
 	})
 }
 
-var userName = regexp.MustCompile(`^[[:alnum:]_][[:alnum:]._-]{0,127}$`)
+var userName = lazyregexp.New(`^[[:alnum:]_][[:alnum:]._-]{0,127}$`)
 
 // CheckUser refuses what is no user of a cluster, without its "client.". The error is a
 // *[volume.InvalidSpecError] about field.
 func CheckUser(field, user string) error {
-	if !userName.MatchString(user) || strings.HasPrefix(user, "client.") {
+	if !userName().MatchString(user) || strings.HasPrefix(user, "client.") {
 		return volume.Invalid(field, "%.128q is no name of a user; write admin for client.admin", user)
 	}
 	return nil

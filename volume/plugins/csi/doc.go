@@ -46,6 +46,11 @@
 //   - google.golang.org/grpc/status.Code finds the code of an error.
 //   - No error holds a secret or a token.
 //
+// # Size of a program
+//
+// gRPC's page of traces keeps the linker from leaving out methods that nothing calls. With
+// "go build -tags grpcnotrace" it is not linked: a program of 34 MB has 29 MB then.
+//
 // # On disk
 //
 // The directories and the files vol_data.json are the kubelet's, so that a node can

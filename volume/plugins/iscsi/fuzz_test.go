@@ -122,7 +122,7 @@ func FuzzRecord(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if checkIQN("iqn", lun.IQN) != nil || lun.Number < 0 || lun.Number > maxLUN || len(lun.Portals) == 0 || !ownInterfaceName.MatchString(lun.Interface.Name) {
+		if checkIQN("iqn", lun.IQN) != nil || lun.Number < 0 || lun.Number > maxLUN || len(lun.Portals) == 0 || !ownInterfaceName().MatchString(lun.Interface.Name) {
 			t.Errorf("%q is taken for %+v", text, lun)
 		}
 		again, err := json.Marshal(&r)

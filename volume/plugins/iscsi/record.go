@@ -58,7 +58,7 @@ func (r *record) lunOf() (openiscsi.LUN, error) {
 	if r.InitiatorName != "" {
 		err = errors.Join(err, checkIQN("InitiatorName", r.InitiatorName))
 	}
-	if err == nil && (len(lun.Portals) == 0 || !ownInterfaceName.MatchString(r.Iface)) {
+	if err == nil && (len(lun.Portals) == 0 || !ownInterfaceName().MatchString(r.Iface)) {
 		err = errors.New("it names no portal or no interface")
 	}
 	return lun, err
@@ -144,7 +144,7 @@ func placesIn(dir string) (places []string, err error) {
 		return nil, err
 	}
 	for _, face := range faces {
-		if !facePart.MatchString(face) {
+		if !facePart().MatchString(face) {
 			continue
 		}
 		names, err := listed(filepath.Join(dir, face))

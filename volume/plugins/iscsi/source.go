@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/util/lazyregexp"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
 	"github.com/podvol/podvol/volume/plugins/iscsi/internal/openiscsi"
@@ -101,7 +101,7 @@ func (s *source) check(spec *volume.Spec) error {
 	if s.base == "" {
 		s.base = "default"
 	}
-	if !interfaceName.MatchString(s.base) {
+	if !interfaceName().MatchString(s.base) {
 		return volume.Invalid("iscsi.iscsiInterface", "%.128q is no name of an interface of open-iscsi", s.base)
 	}
 	s.face = s.base
@@ -111,7 +111,7 @@ func (s *source) check(spec *volume.Spec) error {
 			return err
 		}
 		s.face = s.portals[0] + ":" + spec.Name()
-		if !ownInterfaceName.MatchString(s.face) {
+		if !ownInterfaceName().MatchString(s.face) {
 			return volume.Invalid("iscsi.initiatorName", "needs an interface named %.128q, which open-iscsi cannot have: use a volume's name of letters, digits, '-' and '.', and at most 64 bytes", s.face)
 		}
 		s.lun.Interface = openiscsi.Interface{Name: s.face, InitiatorName: *s.InitiatorName, Base: s.base}
@@ -146,17 +146,17 @@ func (s *source) checkAccess(spec *volume.Spec) (err error) {
 // The forms of names: what a path and an argument can hold, and nothing that begins with a
 // hyphen or a dot.
 var (
-	iscsiName        = regexp.MustCompile(`^(iqn\.\d{4}-\d{2}\.[[:alnum:]][[:alnum:].-]*(:[[:alnum:]._:+-]+)?|eui\.[[:xdigit:]]{16}|naa\.([[:xdigit:]]{16}|[[:xdigit:]]{32}))$`)
-	interfaceName    = regexp.MustCompile(`^[[:alnum:]][[:alnum:]._:-]{0,63}$`)
-	ownInterfaceName = regexp.MustCompile(`^[[:alnum:][][][[:alnum:]._:%-]{0,63}$`)
-	hostName         = regexp.MustCompile(`^[[:alnum:]][[:alnum:].-]{0,252}$`)
-	zoneName         = regexp.MustCompile(`^[[:alnum:]._-]{1,15}$`)
+	iscsiName        = lazyregexp.New(`^(iqn\.\d{4}-\d{2}\.[[:alnum:]][[:alnum:].-]*(:[[:alnum:]._:+-]+)?|eui\.[[:xdigit:]]{16}|naa\.([[:xdigit:]]{16}|[[:xdigit:]]{32}))$`)
+	interfaceName    = lazyregexp.New(`^[[:alnum:]][[:alnum:]._:-]{0,63}$`)
+	ownInterfaceName = lazyregexp.New(`^[[:alnum:][][][[:alnum:]._:%-]{0,63}$`)
+	hostName         = lazyregexp.New(`^[[:alnum:]][[:alnum:].-]{0,252}$`)
+	zoneName         = lazyregexp.New(`^[[:alnum:]._-]{1,15}$`)
 )
 
 const maxIQN = 223 // RFC 7143
 
 func checkIQN(field, name string) error {
-	if len(name) > maxIQN || !iscsiName.MatchString(name) || strings.Contains(name, "..") {
+	if len(name) > maxIQN || !iscsiName().MatchString(name) || strings.Contains(name, "..") {
 		return volume.Invalid(field, "%.128q is no iSCSI name; one is iqn.2001-04.com.example:storage.disk1, eui.02004567A425678D or naa. with 16 or 32 digits", name)
 	}
 	return nil
@@ -184,7 +184,7 @@ func parsePortal(given string) (name string, portal openiscsi.Portal, err error)
 	if err != nil || number == 0 {
 		return "", portal, fmt.Errorf("has no port between 1 and 65535")
 	}
-	if !isIPv6(host) && !hostName.MatchString(host) {
+	if !isIPv6(host) && !hostName().MatchString(host) {
 		return "", portal, fmt.Errorf("has neither an IP address nor the name of a host")
 	}
 	return name, openiscsi.Portal{Host: host, Port: int(number)}, nil
@@ -192,7 +192,7 @@ func parsePortal(given string) (name string, portal openiscsi.Portal, err error)
 
 func isIPv6(host string) bool {
 	ip, zone, zoned := strings.Cut(host, "%")
-	return strings.Contains(ip, ":") && net.ParseIP(ip) != nil && (!zoned || zoneName.MatchString(zone))
+	return strings.Contains(ip, ":") && net.ParseIP(ip) != nil && (!zoned || zoneName().MatchString(zone))
 }
 
 func (s *source) volumeName() string { return fmt.Sprintf("%s:%s:%d", s.TargetPortal, s.IQN, s.Lun) }
@@ -219,14 +219,14 @@ type named struct {
 }
 
 var (
-	facePart   = regexp.MustCompile(`^iface-(.+)$`)
-	volumePart = regexp.MustCompile(`^(.+?)-((?:iqn|eui|naa)\..+)-lun-(\d{1,3})$`)
+	facePart   = lazyregexp.New(`^iface-(.+)$`)
+	volumePart = lazyregexp.New(`^(.+?)-((?:iqn|eui|naa)\..+)-lun-(\d{1,3})$`)
 )
 
 // parsePath reads the names in a path that devicePath or mapPath made.
 func parsePath(path string) (named, bool) {
-	face := facePart.FindStringSubmatch(filepath.Base(filepath.Dir(path)))
-	of := volumePart.FindStringSubmatch(filepath.Base(path))
+	face := facePart().FindStringSubmatch(filepath.Base(filepath.Dir(path)))
+	of := volumePart().FindStringSubmatch(filepath.Base(path))
 	if face == nil || of == nil {
 		return named{}, false
 	}

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -13,6 +12,7 @@ import (
 
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/format"
+	"github.com/podvol/podvol/util/lazyregexp"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/ceph"
 	"github.com/podvol/podvol/volume/internal/pluginbase"
@@ -59,8 +59,8 @@ func fromPersistent(v *v1.PersistentVolumeSource) *source {
 // The forms of names: what a path and a word of the kernel's can hold. The lengths are librbd's
 // and those of a path.
 var (
-	poolName  = regexp.MustCompile(`^[[:alnum:]_][[:alnum:]._-]{0,63}$`)
-	imageName = regexp.MustCompile(`^[[:alnum:]_][[:alnum:]._-]{0,94}$`)
+	poolName  = lazyregexp.New(`^[[:alnum:]_][[:alnum:]._-]{0,63}$`)
+	imageName = lazyregexp.New(`^[[:alnum:]_][[:alnum:]._-]{0,94}$`)
 )
 
 // checked returns a spec's source, with Kubernetes' defaults, if all of it can be handed to the
@@ -76,10 +76,10 @@ func (p *plugin) checked(spec *volume.Spec) (*source, error) {
 	s.pool, s.fsType = cmp.Or(s.pool, "rbd"), cmp.Or(s.fsType, format.DefaultFSType)
 	s.key.Field, s.key.FileField = "rbd", "keyring"
 	s.key.User, s.key.File = cmp.Or(s.key.User, "admin"), cmp.Or(s.key.File, "/etc/ceph/keyring")
-	if !poolName.MatchString(s.pool) {
+	if !poolName().MatchString(s.pool) {
 		return nil, volume.Invalid("rbd.pool", "%.128q is no name of a pool that a disk can be made of", s.pool)
 	}
-	if !imageName.MatchString(s.image) {
+	if !imageName().MatchString(s.image) {
 		return nil, volume.Invalid("rbd.image", "%.128q is no name of an image that a disk can be made of", s.image)
 	}
 	if err := ceph.CheckUser("rbd.user", s.key.User); err != nil {

@@ -13,7 +13,6 @@ import (
 	"io/fs"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -23,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/blockingcall"
+	"github.com/podvol/podvol/util/lazyregexp"
 	"github.com/podvol/podvol/util/rootdir"
 	"github.com/podvol/podvol/util/secretopt"
 	"github.com/podvol/podvol/volume"
@@ -70,7 +70,7 @@ type identity struct {
 	mtime, ctime unix.Timespec
 }
 
-var namePart = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
+var namePart = lazyregexp.New(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
 
 // maxParts are those of a name: the vendor's and the driver's.
 const maxParts = 2
@@ -83,7 +83,7 @@ func CheckName(name string) error {
 		return volume.Invalid("flexVolume.driver", "%.128q must be the name of a driver, or of a vendor and a driver (example.com/nfs)", name)
 	}
 	for _, part := range parts {
-		if !namePart.MatchString(part) {
+		if !namePart().MatchString(part) {
 			return volume.Invalid("flexVolume.driver", "%.128q must be the name of a driver, or of a vendor and a driver (example.com/nfs), of letters, digits, '-', '_' and '.'", name)
 		}
 	}

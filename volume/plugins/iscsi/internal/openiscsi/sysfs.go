@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/lazyregexp"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -37,7 +37,7 @@ func (i *Initiator) block(disk string, path ...string) string {
 	return filepath.Join(append([]string{i.config.Sys, "block", disk}, path...)...)
 }
 
-var hostName = regexp.MustCompile(`/host(\d+)/`)
+var hostName = lazyregexp.New(`/host(\d+)/`)
 
 // sessions returns the sessions with a LUN's target through its portals and its interface,
 // in the order of the portals.
@@ -102,7 +102,7 @@ func (i *Initiator) session(name string, lun LUN) (s session, isOf bool, err err
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, false, nil
 	}
-	host := hostName.FindStringSubmatch(device)
+	host := hostName().FindStringSubmatch(device)
 	if err != nil || host == nil {
 		return s, false, errors.Join(err, fmt.Errorf("%s: the host of the session is not known", dir))
 	}

@@ -17,7 +17,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -27,6 +26,7 @@ import (
 
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/lazyregexp"
 	"github.com/podvol/podvol/util/program"
 	"github.com/podvol/podvol/volume"
 )
@@ -81,10 +81,10 @@ const (
 
 const prefix = "podvol-"
 
-var token = regexp.MustCompile(`^[0-9a-f]{32}$`)
+var token = lazyregexp.New(`^[0-9a-f]{32}$`)
 
 // IsToken reports whether a text can be a token.
-func IsToken(text string) bool { return token.MatchString(text) }
+func IsToken(text string) bool { return token().MatchString(text) }
 
 func (c *Client) bus() string { return cmp.Or(c.Bus, "/sys/bus/rbd") }
 
