@@ -48,7 +48,6 @@ func emptyAllBut(ctx context.Context, dir *os.File, kept string, mayGoOn func() 
 		removed: removed,
 		kept:    kept,
 		stack:   []frame{{name: dir.Name(), fd: fd, id: id}},
-		buffer:  make([]byte, 32<<10),
 	}
 	defer w.close()
 	for range maxRetries {

@@ -89,7 +89,6 @@ func removeAt(ctx context.Context, parent *os.File, name string, k kernel) error
 	w := &walk{
 		kernel: k,
 		stack:  []frame{{name: parent.Name(), fd: fd, id: id, pending: []string{name}}},
-		buffer: make([]byte, 32<<10),
 	}
 	defer w.close()
 	return w.run(ctx)

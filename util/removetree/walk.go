@@ -129,6 +129,9 @@ func (w *walk) enter(ctx context.Context, name string, unlinkErr error) error {
 // how many entries it has found.
 func (w *walk) empty(ctx context.Context) (found int, err error) {
 	top := w.top()
+	if w.buffer == nil { // most of what is removed is missing, or small
+		w.buffer = make([]byte, 4<<10)
+	}
 	var names []string
 	for {
 		n, err := eintr.Get(func() (int, error) { return unix.ReadDirent(top.fd, w.buffer) })

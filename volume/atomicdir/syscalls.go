@@ -84,7 +84,7 @@ func readNames(dirfd int) ([]string, error) {
 		return nil, err
 	}
 	defer unix.Close(fd)
-	buffer := make([]byte, 32<<10)
+	buffer := make([]byte, 4<<10) // most directories have few names
 	var names []string
 	for {
 		n, err := eintr.Get(func() (int, error) { return unix.ReadDirent(fd, buffer) })

@@ -102,9 +102,7 @@ func (x *Table) read(ids []uint64, fields statmount.Fields) (moved bool, err err
 	parts := min(1+len(ids)/512, runtime.GOMAXPROCS(0), 4)
 	found := make([]findings, parts)
 	if parts == 1 {
-		if x.buffer == nil {
-			x.buffer = make([]byte, 4096)
-		}
+		x.scratch()
 		x.readPart(ids, fields, &x.buffer, &found[0])
 	} else {
 		var readers sync.WaitGroup
@@ -136,6 +134,14 @@ func (x *Table) read(ids []uint64, fields statmount.Fields) (moved bool, err err
 		}
 	}
 	return moved, nil
+}
+
+// scratch is a buffer for the holder of the lock.
+func (x *Table) scratch() []byte {
+	if x.buffer == nil {
+		x.buffer = make([]byte, 4096)
+	}
+	return x.buffer
 }
 
 // readPart is one of several readers: it changes nodes of its own part only,

@@ -121,7 +121,7 @@ func (x *Table) poll() (changed, named bool, err error) {
 func (x *Table) takeEvents() error {
 	var ids []uint64
 	complete := true
-	buffer := make([]byte, 16<<10)
+	buffer := x.scratch()
 	for {
 		n, err := eintr.Get(func() (int, error) { return unix.Read(int(x.events.Fd()), buffer) })
 		if errors.Is(err, unix.EAGAIN) {

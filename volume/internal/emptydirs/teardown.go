@@ -65,20 +65,33 @@ func remove(ctx context.Context, dir string) error {
 		return removetree.Remove(ctx, parent, name)
 	}
 	doomed := layout.DeletingPrefix + name
-	// An earlier removal may have been interrupted.
-	if err := removetree.Remove(ctx, parent, doomed); err != nil {
-		return err
-	}
 	err := podmount.RemoveDir(dir)
-	if !errors.Is(err, unix.ENOTEMPTY) {
+	if errors.Is(err, unix.ENOTEMPTY) {
+		err = setAside(ctx, dir, parent, doomed)
+	}
+	if err != nil {
 		return err
 	}
-	// A pod of the same UID that is set up again after a crash finds all of the
-	// old contents or none.
-	if err := eintr.Do(func() error { return unix.Rename(dir, filepath.Join(parent, doomed)) }); err != nil {
+	// An earlier removal may have been interrupted, too.
+	return removetree.Remove(ctx, parent, doomed)
+}
+
+// setAside renames a directory, so that a pod of the same UID that is set up again after a
+// crash finds all of the old contents or none. What an interrupted removal has left under
+// the new name goes first.
+func setAside(ctx context.Context, dir, parent, doomed string) error {
+	rename := func() error { return unix.Rename(dir, filepath.Join(parent, doomed)) }
+	err := eintr.Do(rename)
+	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EBUSY) {
+		if err := removetree.Remove(ctx, parent, doomed); err != nil {
+			return err
+		}
+		err = eintr.Do(rename)
+	}
+	if err != nil {
 		return &fs.PathError{Op: "rename", Path: dir, Err: err}
 	}
-	return removetree.Remove(ctx, parent, doomed)
+	return nil
 }
 
 func checkNested(m mount.Interface, dir string) error {
