@@ -163,7 +163,7 @@ func TestRatios(t *testing.T) {
 }
 
 func measure(t *testing.T, what string, limit float64, options ...string) {
-	slack, asserted := figures.Slack(t)
+	_, asserted := figures.Slack(t)
 	rounds := 2
 	if asserted {
 		rounds = 15
@@ -178,11 +178,7 @@ func measure(t *testing.T, what string, limit float64, options ...string) {
 		sideBySide += comeAndGo(t, plain)
 		laidOut += comeAndGo(t, marked)
 	}
-	ratio := laidOut.Seconds() / sideBySide.Seconds()
-	t.Logf("ext4 %-18s %d pods come and go: laid out to side by side %.2f (limit %v)", what, rounds*100, ratio, limit)
-	if asserted && ratio > limit*slack {
-		t.Errorf("ext4 %s: pods laid out take %.2f of the time that they take side by side, more than %v times %v", what, ratio, slack, limit)
-	}
+	figures.Report(t, figures.Times(fmt.Sprintf("%d pods come and go on ext4 %s, laid out", rounds*100, what), figures.Wall, laidOut, "side by side", sideBySide, limit))
 }
 
 func comeAndGo(t *testing.T, dir string) time.Duration {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/podvol/podvol/util/testenv/figures"
 	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
@@ -16,7 +17,7 @@ import (
 func TestPodsAreLaidOutOverTheDisk(t *testing.T) {
 	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
 		dir := t.TempDir()
-		if !mountFresh(t, dir) {
+		if !figures.FreshExt4(t, dir) {
 			t.Fatal("there are no loop devices")
 		}
 		w := newWorldIn(t, dir)
