@@ -173,7 +173,7 @@ func (r Request) Check() error {
 		return failure.Of(ErrNoTarget, errors.New("no mount point was given"))
 	case !filepath.IsAbs(r.Target):
 		return failure.Of(ErrNoTarget, fmt.Errorf("the mount point %q is not an absolute path", r.Target))
-	case strings.ContainsRune(r.Target+r.Source+r.FSType, 0):
+	case strings.ContainsRune(r.Target, 0), strings.ContainsRune(r.Source, 0), strings.ContainsRune(r.FSType, 0):
 		return failure.Of(ErrBadOption, errors.New("a NUL byte in source, mount point or type"))
 	case strings.HasPrefix(r.FSType, "-"):
 		return failure.Of(ErrBadOption, fmt.Errorf("%q is no file system type", r.FSType))
