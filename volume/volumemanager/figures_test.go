@@ -262,8 +262,6 @@ func median(d []time.Duration) time.Duration {
 	return d[len(d)/2]
 }
 
-func ms(d time.Duration) float64 { return d.Seconds() * 1000 }
-
 func second[T any](_ T, err error) error { return err }
 
 func mustPass(t *testing.T, err error) {
