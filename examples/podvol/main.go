@@ -3,6 +3,7 @@
 //
 //	podvol mount   -f pod.yaml    mount, and print where each volume is
 //	podvol status                 print the mounted volumes
+//	podvol explain POD/VOLUME     say all that is known of a pod's volumes
 //	podvol unmount -f pod.yaml    unmount
 //	podvol fsck                   look for leftovers, and repair them
 //	podvol run -f pod.yaml -- CMD run a command with the volumes of a container
@@ -30,6 +31,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
+	"github.com/podvol/podvol/examples/podvol/internal/explain"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/examples/podvol/internal/version"
@@ -128,6 +130,7 @@ func rootCommand(s streams) *cobra.Command {
 	root.SetErr(s.err)
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(mountCommand(s), statusCommand(s), unmountCommand(s), fsckCommand(s), runCommand(s), renderCommand(s), runNodeCommand(s), pvcCommand(s), pvCommand(s), discoverCommand(s),
+		explain.Command(explain.Surroundings{Out: s.out, Err: s.err, Usage: usagef, AddRootDir: addRootDir, CheckRootDir: checkRootDir}),
 		withoutArgs(version.Command(s.out)), withoutArgs(ownplugins.ListCommand(ownplugins.Surroundings{Out: s.out, Err: s.err, Usage: usagef, Reported: errReported, RootDir: addRootDir})))
 	return root
 }

@@ -10,6 +10,7 @@ package secretopt
 
 import (
 	"encoding/json"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -85,6 +86,12 @@ func Options(options []string) []string {
 		masked[i] = Option(o)
 	}
 	return masked
+}
+
+// Source returns the source of a mount without what stands before the host in one like a URL, and
+// without the secret of an option.
+func Source(source string) string {
+	return regexp.MustCompile(`//[^/@\s]*@`).ReplaceAllString(Option(source), "//"+Masked+"@")
 }
 
 // Parameters returns a copy of parameters without secrets; nil stays nil. Values that

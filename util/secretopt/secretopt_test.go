@@ -85,3 +85,13 @@ func TestDocument(t *testing.T) {
 		t.Errorf("%s, %v", masked, err)
 	}
 }
+
+func TestSource(t *testing.T) {
+	for source, want := range map[string]string{
+		"nas1:/export": "nas1:/export", "https://u:p@host/dav": "https://" + Masked + "@host/dav", "//host/share": "//host/share", "x,password=a,b": "x,password=" + Masked,
+	} {
+		if got := Source(source); got != want {
+			t.Errorf("%q is %q, want %q", source, got, want)
+		}
+	}
+}

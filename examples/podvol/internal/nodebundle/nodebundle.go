@@ -13,7 +13,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -130,7 +129,7 @@ func writeNode(w io.Writer, rootDir string, failed error) error {
 func writeVolumes(w io.Writer, rootDir string) error {
 	volumes, err := volumemanager.Inspect(rootDir, table.Kernel())
 	for i := range volumes {
-		volumes[i].Source = maskSource(volumes[i].Source)
+		volumes[i].Source = secretopt.Source(volumes[i].Source)
 	}
 	if volumes == nil {
 		volumes = []volumemanager.VolumeStatus{}
@@ -152,16 +151,11 @@ func writeMountinfo(w io.Writer) error {
 func mountinfoLine(e mount.Entry) string {
 	optional := strings.Join(append(e.Propagation, "-"), " ")
 	return fmt.Sprintf("%d %d %d:%d %s %s %s %s %s %s %s", e.ID, e.ParentID, unix.Major(e.Device), unix.Minor(e.Device), octal(e.Root), octal(e.Target),
-		maskOptions(e.Options), optional, octal(e.FSType), octal(cmp.Or(maskSource(e.Source), "none")), maskOptions(e.SuperOptions))
+		maskOptions(e.Options), optional, octal(e.FSType), octal(cmp.Or(secretopt.Source(e.Source), "none")), maskOptions(e.SuperOptions))
 }
 
 func maskOptions(options []string) string {
 	return octal(strings.Join(secretopt.Options(options), ","))
-}
-
-// maskSource masks what stands before the host in a source like a URL.
-func maskSource(source string) string {
-	return regexp.MustCompile(`//[^/@\s]*@`).ReplaceAllString(secretopt.Option(source), "//"+secretopt.Masked+"@")
 }
 
 // octal escapes as the kernel does.

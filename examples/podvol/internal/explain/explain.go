@@ -1,0 +1,239 @@
+// Package explain says of the volumes of a pod all that is known, for podvol explain: by the podvol
+// run-node that keeps them, or else by the records and the mount table.
+package explain
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
+
+	"github.com/podvol/podvol/examples/podvol/internal/choice"
+	"github.com/podvol/podvol/examples/podvol/internal/fields"
+	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
+	"github.com/podvol/podvol/mount"
+	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/util/secretopt"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// Surroundings are what the command gets of its program.
+type Surroundings struct {
+	Out, Err io.Writer
+	// Usage makes the error of a wrong command line.
+	Usage func(format string, args ...any) error
+	// AddRootDir adds the flag of the root directory, which CheckRootDir completes.
+	AddRootDir   func(*pflag.FlagSet, *string)
+	CheckRootDir func(string) (string, error)
+}
+
+// Explanation is one volume as printed. Its keys are those of run-node's /explain, and more.
+type Explanation struct {
+	nodeserver.Volume
+	// KnownBy is "podvol run-node", or "records" where none runs: then it is not known what is
+	// wanted and what is under way.
+	KnownBy string `json:"knownBy"`
+	// Mount is the mount at the path; nil: there is none in this process's mount table.
+	Mount *Mount `json:"mount,omitempty"`
+	// Record says what is on record.
+	Record string `json:"record"`
+	// AlsoUsedBy are other volumes that show the same data.
+	AlsoUsedBy []string `json:"alsoUsedBy,omitempty"`
+	// Driver is the volume's CSI driver, if run-node knows it, with the calls for this volume alone.
+	Driver *nodeserver.Driver `json:"driver,omitempty"`
+}
+
+// Mount is a mount, without secrets.
+type Mount struct {
+	Source       string   `json:"source"`
+	FSType       string   `json:"fsType"`
+	Options      []string `json:"options"`
+	SuperOptions []string `json:"superOptions"`
+}
+
+// What a command knows the volumes by.
+const (
+	byNode    = "podvol run-node"
+	byRecords = "records"
+)
+
+// Command returns podvol explain.
+func Command(s Surroundings) *cobra.Command {
+	var rootDir, output string
+	c := &cobra.Command{
+		Use:   "explain POD[/VOLUME]",
+		Short: "Say all that is known of the volumes of a pod",
+		Long: "Says of a pod's volumes what is wanted and what is, since when, what is under way and\n" +
+			"for how long, what it waits for, the last error and what to do about it, and which\n" +
+			"other pods use the same data. POD is NAME, NAMESPACE/NAME or a UID.\n" +
+			"It asks the podvol run-node that keeps the root directory, which takes root. Without\n" +
+			"one it reads the records and the mount table. It takes no lock, and never touches a\n" +
+			"volume, so it answers also while a server does not.\n\n" +
+			"Exit code: 0, 1 when there is no such pod or volume or something cannot be read, 2 when\n" +
+			"several pods are meant.",
+		Example: "  podvol explain shop/web-0\n  podvol explain web-0/data -o yaml",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 || strings.Trim(args[0], "/") == "" {
+				return s.Usage("name one pod, or one of its volumes, as POD or POD/VOLUME; podvol status shows them")
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			rootDir, err := s.CheckRootDir(rootDir)
+			if err != nil {
+				return err
+			}
+			return s.explain(c.Context(), rootDir, strings.Trim(args[0], "/"), output)
+		},
+	}
+	s.AddRootDir(c.Flags(), &rootDir)
+	choice.AddOutput(c, &output, "text", "json", "yaml")
+	c.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return completions(rootDir, s.CheckRootDir), cobra.ShellCompDirectiveNoFileComp
+	}
+	return c
+}
+
+// completions are the pods below a root directory.
+func completions(rootDir string, check func(string) (string, error)) (pods []string) {
+	rootDir, err := check(rootDir)
+	if err != nil {
+		return nil
+	}
+	found, err := volumemanager.Inspect(rootDir, table.Kernel())
+	rows, convertErr := nodeserver.VolumesOf(found)
+	if len(rows) == 0 || errors.Join(err, convertErr) != nil {
+		return nil
+	}
+	for _, v := range rows {
+		pods = append(pods, v.PodName())
+	}
+	slices.Sort(pods)
+	return slices.Compact(pods)
+}
+
+func (s Surroundings) explain(ctx context.Context, rootDir, word, output string) error {
+	k, unreadable := look(ctx, rootDir, table.Kernel(), s.Err)
+	if _, fatal := errors.AsType[*volumemanager.RootError](unreadable); fatal {
+		return unreadable
+	}
+	chosen, err := choose(k.volumes, word)
+	if several, ok := errors.AsType[*AmbiguousError](err); ok {
+		return s.Usage("%w", several)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("%s: %w", rootDir, err), unreadable)
+	}
+	slices.SortStableFunc(chosen, compare)
+	all := make([]Explanation, len(chosen))
+	for i, v := range chosen {
+		all[i] = k.explain(v)
+	}
+	return errors.Join(show(s.Out, all, output, time.Now()), unreadable)
+}
+
+func show(out io.Writer, all []Explanation, output string, now time.Time) error {
+	if output == "text" {
+		return fields.Print(out, textOf(all, now))
+	}
+	text, err := json.MarshalIndent(all, "", "  ")
+	if err == nil && output == "yaml" {
+		text, err = yaml.JSONToYAML(text)
+	}
+	if err == nil {
+		_, err = fmt.Fprintf(out, "%s\n", strings.TrimSuffix(string(text), "\n"))
+	}
+	return err
+}
+
+// knowledge is what can be found out about a root directory.
+type knowledge struct {
+	rootDir, knownBy string
+	volumes          []nodeserver.Volume
+	recorded         []volumemanager.VolumeStatus
+	drivers          []nodeserver.Driver
+	mounts           map[string]mount.Entry // by target
+}
+
+// look finds out what it can. An error is about records that cannot be read.
+func look(ctx context.Context, rootDir string, mounts mount.Table, says io.Writer) (k knowledge, unreadable error) {
+	k = knowledge{rootDir: rootDir, knownBy: byNode, mounts: make(map[string]mount.Entry)}
+	k.recorded, unreadable = volumemanager.Inspect(rootDir, mounts)
+	var err error
+	k.volumes, err = nodeserver.Volumes(ctx, rootDir)
+	if err == nil {
+		k.drivers, _ = nodeserver.Drivers(ctx, rootDir) // a node may have none
+	} else {
+		if !errors.Is(err, nodeserver.ErrNoNode) {
+			fmt.Fprintf(says, "podvol: podvol run-node does not answer, so this is what the records say: %v\n", err)
+		}
+		k.knownBy = byRecords
+		if k.volumes, err = nodeserver.VolumesOf(k.recorded); err != nil {
+			return k, errors.Join(unreadable, err)
+		}
+	}
+	entries, err := mounts.All()
+	for _, e := range entries { // the last one is on top
+		k.mounts[e.Target] = e
+	}
+	return k, errors.Join(unreadable, err)
+}
+
+func (k knowledge) explain(v nodeserver.Volume) Explanation {
+	e := Explanation{Volume: v, KnownBy: k.knownBy, Record: k.recordOf(v), AlsoUsedBy: alsoUsing(k.volumes, v), Mount: k.mountAt(v.Path)}
+	driver, handle, _ := strings.Cut(v.Source, ":")
+	for _, d := range k.drivers {
+		if v.Plugin == "kubernetes.io/csi" && d.Driver == driver {
+			d.Calls = slices.DeleteFunc(slices.Clone(d.Calls), func(c nodeserver.Call) bool { return c.Volume != handle })
+			e.Driver = &d
+		}
+	}
+	return e
+}
+
+// recordOf says what the records have of a volume.
+func (k knowledge) recordOf(v nodeserver.Volume) string {
+	i := slices.IndexFunc(k.recorded, func(s volumemanager.VolumeStatus) bool {
+		return string(s.PodUID) == v.PodUID && s.Volume == v.Volume
+	})
+	if i < 0 {
+		return "none yet"
+	}
+	where := filepath.Join(volumemanager.StateDir(k.rootDir), "records")
+	switch s := k.recorded[i]; {
+	case s.Found && errors.Is(s.Err, volumemanager.ErrNoRecord):
+		return "none: it is known by its directory alone"
+	case s.Found:
+		return "rebuilt from its directory, in " + where
+	case s.State == volumemanager.StatePending:
+		return "in " + where + ", of a mount whose outcome is not recorded"
+	case s.Since.IsZero():
+		return "in " + where
+	default:
+		return fmt.Sprintf("in %s, set up at %s", where, s.Since.UTC().Format(time.RFC3339))
+	}
+}
+
+// mountAt is what is mounted at a path. It looks at the mount table alone, for what is mounted may
+// not answer.
+func (k knowledge) mountAt(path string) *Mount {
+	e, there := k.mounts[path]
+	if real, err := filepath.EvalSymlinks(k.rootDir); !there && err == nil {
+		if below, ok := strings.CutPrefix(path, k.rootDir+"/"); ok {
+			e, there = k.mounts[filepath.Join(real, below)]
+		}
+	}
+	if !there || path == "" {
+		return nil
+	}
+	return &Mount{Source: secretopt.Source(e.Source), FSType: e.FSType, Options: secretopt.Options(e.Options), SuperOptions: secretopt.Options(e.SuperOptions)}
+}
