@@ -29,13 +29,14 @@ func pvCommand(s streams) *cobra.Command {
 			"Exit code: 0, or 1 when one that is named does not exist or a record is damaged.",
 		Example: "  podvol pv\n" +
 			"  podvol pv nfs211 -o yaml\n" +
+			"  podvol pv describe nfs211\n" +
 			"  podvol pv release nfs211",
 		RunE: func(_ *cobra.Command, names []string) error { return printPVs(s, o, names) },
 	}
 	flags := c.Flags()
 	choice.AddOutput(c, &o.output, kubectlget.Formats()...)
 	addRootDir(flags, &o.rootDir)
-	c.AddCommand(pvDeleteCommand(s), pvReleaseCommand(s))
+	c.AddCommand(pvDescribeCommand(s), pvDeleteCommand(s), pvReleaseCommand(s))
 	return c
 }
 
@@ -64,11 +65,20 @@ func printPVs(s streams, o pvOptions, names []string) error {
 		fmt.Fprintln(s.err, "No resources found")
 	}
 	for _, pv := range shown {
-		if pv.Status.Message != "" && (isUnreclaimed(pv) || pv.Annotations[persisted.LostClaimAnnotation] != "") {
-			printNote(s.err, pv.Name, pv.Status.Message)
+		if why := whyUnreclaimed(pv); why != "" {
+			printNote(s.err, pv.Name, why)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// whyUnreclaimed says why a volume could not be reclaimed, or what its lost claim means; empty: it
+// is in order.
+func whyUnreclaimed(pv *v1.PersistentVolume) string {
+	if isUnreclaimed(pv) || pv.Annotations[persisted.LostClaimAnnotation] != "" {
+		return pv.Status.Message
+	}
+	return ""
 }
 
 // chooseVolumes returns the volumes that are named, each once, as NAME or as -o name

@@ -35,6 +35,7 @@ func pvcCommand(s streams) *cobra.Command {
 			"Exit code: 0, or 1 when one that is named does not exist or a record is damaged.",
 		Example: "  podvol pvc -A\n" +
 			"  podvol pvc nfs-211 -n ops-test -o wide\n" +
+			"  podvol pvc describe ops-test/nfs-211\n" +
 			"  podvol pvc delete ops-test/nfs-211",
 		RunE: func(_ *cobra.Command, names []string) error { return printPVCs(s, o, names) },
 	}
@@ -43,7 +44,7 @@ func pvcCommand(s streams) *cobra.Command {
 	flags.StringVarP(&o.namespace, "namespace", "n", v1.NamespaceDefault, "the claims of this namespace")
 	flags.BoolVarP(&o.all, "all-namespaces", "A", false, "the claims of all namespaces")
 	addRootDir(flags, &o.rootDir)
-	c.AddCommand(pvcDeleteCommand(s))
+	c.AddCommand(pvcDescribeCommand(s), pvcDeleteCommand(s))
 	return c
 }
 

@@ -21,27 +21,42 @@ import (
 
 // explainClaims says of each claim that is shown and cannot be used why that is.
 func explainClaims(w io.Writer, found stored, shown []*v1.PersistentVolumeClaim, users kubectlget.ClaimUsers) {
-	var index *index.Index // made once there is a claim that it is for
+	whys := claimWhys{found: found, users: users}
 	for _, claim := range shown {
-		switch {
-		case claim.DeletionTimestamp != nil:
-			printNote(w, nameOfClaim(claim).String(), whyStillThere(users[nameOfClaim(claim)]))
-		case claim.Status.Phase == v1.ClaimBound || claim.Status.Phase == v1.ClaimLost:
-			if err := claimbinding.Check(claim, found.volume(claim.Spec.VolumeName)); err != nil {
-				printNote(w, nameOfClaim(claim).String(), err.Error())
-			}
-			for _, c := range claim.Status.Conditions {
-				printNote(w, nameOfClaim(claim).String(), string(c.Type)+": "+c.Message)
-			}
-		case found.reasons[nameOfClaim(claim).String()].UID == claim.UID:
-			printNote(w, nameOfClaim(claim).String(), asFound(found.reasons[nameOfClaim(claim).String()], time.Now()))
-		default:
-			if index == nil {
-				index = indexOf(found)
-			}
-			printNote(w, nameOfClaim(claim).String(), whyPending(index, claim))
+		for _, why := range whys.of(claim) {
+			printNote(w, nameOfClaim(claim).String(), why)
 		}
 	}
+}
+
+// claimWhys say why claims cannot be used.
+type claimWhys struct {
+	found stored
+	users kubectlget.ClaimUsers
+	index *index.Index // made once there is a claim that it is for
+}
+
+// of returns the reasons of one claim; none: it can be used.
+func (w *claimWhys) of(claim *v1.PersistentVolumeClaim) (whys []string) {
+	name := nameOfClaim(claim)
+	switch {
+	case claim.DeletionTimestamp != nil:
+		return []string{whyStillThere(w.users[name])}
+	case claim.Status.Phase == v1.ClaimBound || claim.Status.Phase == v1.ClaimLost:
+		if err := claimbinding.Check(claim, w.found.volume(claim.Spec.VolumeName)); err != nil {
+			whys = append(whys, err.Error())
+		}
+		for _, c := range claim.Status.Conditions {
+			whys = append(whys, string(c.Type)+": "+c.Message)
+		}
+		return whys
+	case w.found.reasons[name.String()].UID == claim.UID:
+		return []string{asFound(w.found.reasons[name.String()], time.Now())}
+	}
+	if w.index == nil {
+		w.index = indexOf(w.found)
+	}
+	return []string{whyPending(w.index, claim)}
 }
 
 func whyStillThere(users []string) string {

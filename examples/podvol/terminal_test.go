@@ -79,7 +79,7 @@ func TestNoCommandTellsTheTerminalWhatNamesSay(t *testing.T) {
 			{"fsck"}, {"fsck", "-o", "json"}, {"fsck", "-o", "yaml"}, {"fsck", "--repair"},
 			{"run", "-f", linked, "--container", hostile, "--", "true"}, {"run", "-f", linked, "--rootfs", dir, "--", "true"}, {"run", "-f", linked, "--", hostile},
 			{"run-node", "-f", filepath.Join(dir, "none")}, {"run-node", "-f", linked}, {"run-node", "-f", dir, "--node", hostile, "--metrics-addr", hostile},
-			{"explain", hostile}, {"pvc", hostile}, {"pvc", "-n", hostile}, {"pvc", "delete", "a/" + hostile}, {"pv", hostile}, {"pv", "delete", hostile}, {"pv", "release", hostile, "--yes"},
+			{"explain", hostile}, {"pvc", "describe", hostile}, {"pv", "describe", hostile}, {"pvc", hostile}, {"pvc", "-n", hostile}, {"pvc", "delete", "a/" + hostile}, {"pv", hostile}, {"pv", "delete", hostile}, {"pv", "release", hostile, "--yes"},
 			{"discover", "--dir", dir, "--class", "disks"}, {"discover", "--dir", dir, "--class", hostile},
 			{hostile}, {"mount", hostile}, {"mount", "--" + hostile}, {"status", "-o", hostile}, {"status", "--root-dir", linked},
 		}

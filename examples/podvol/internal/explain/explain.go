@@ -168,18 +168,15 @@ type knowledge struct {
 func look(ctx context.Context, rootDir string, mounts mount.Table, says io.Writer) (k knowledge, unreadable error) {
 	k = knowledge{rootDir: rootDir, knownBy: byNode, mounts: make(map[string]mount.Entry)}
 	k.recorded, unreadable = volumemanager.Inspect(rootDir, mounts)
+	var running bool
 	var err error
-	k.volumes, err = nodeserver.Volumes(ctx, rootDir)
-	if err == nil {
+	if k.volumes, running, err = nodeserver.VolumesOr(ctx, rootDir, k.recorded, says); err != nil {
+		return k, errors.Join(unreadable, err)
+	}
+	if running {
 		k.drivers, _ = nodeserver.Drivers(ctx, rootDir) // a node may have none
 	} else {
-		if !errors.Is(err, nodeserver.ErrNoNode) {
-			fmt.Fprintf(says, "podvol: podvol run-node does not answer, so this is what the records say: %v\n", err)
-		}
 		k.knownBy = byRecords
-		if k.volumes, err = nodeserver.VolumesOf(k.recorded); err != nil {
-			return k, errors.Join(unreadable, err)
-		}
 	}
 	entries, err := mounts.All()
 	for _, e := range entries { // the last one is on top

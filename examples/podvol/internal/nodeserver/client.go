@@ -109,6 +109,20 @@ func Volumes(ctx context.Context, rootDir string) ([]Volume, error) {
 	return fetch[Volume](ctx, rootDir, "/explain")
 }
 
+// VolumesOr asks for the volumes as Volumes does, and returns what is recorded where no node
+// answers, running false. A node that runs and does not answer is said to says.
+func VolumesOr(ctx context.Context, rootDir string, recorded []volumemanager.VolumeStatus, says io.Writer) (rows []Volume, running bool, err error) {
+	rows, err = Volumes(ctx, rootDir)
+	if err == nil {
+		return rows, true, nil
+	}
+	if !errors.Is(err, ErrNoNode) {
+		fmt.Fprintf(says, "podvol: podvol run-node does not answer, so this is by the records: %v\n", err)
+	}
+	rows, err = VolumesOf(recorded)
+	return rows, false, err
+}
+
 // Watch calls show with the volumes of the podvol run-node that keeps a root directory, by keys
 // that mean nothing else, and again after each change, until ctx or the node ends, or show returns
 // an error. show must not keep the map. Where the node has ended the error is io.EOF.
