@@ -196,7 +196,7 @@ func TestRunWithOtherAttributes(t *testing.T) {
 			{"odd", "9000", "colour"},
 			{"odd", "9000", "colour"}, // as the claim remembers
 			{"slow", "100", ""},
-			{"none", "100", `volumeattributesclass.storage.k8s.io \"none\" not found; create it`},
+			{"none", "100", `volumeattributesclass.storage.k8s.io "none" not found; create it`},
 			{"quick", "9000", ""},
 		} {
 			file := ledgerOf(t, "apiVersion: v1\nkind: PersistentVolumeClaim", classes+"apiVersion: v1\nkind: PersistentVolumeClaim", "storageClassName: by-driver", "storageClassName: by-driver\n  volumeAttributesClassName: "+step.class)

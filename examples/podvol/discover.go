@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -141,7 +140,7 @@ func discoverIn(ctx context.Context, s streams, o discoverOptions, table mount.T
 	}
 	p := &manifestPrinter{out: s.out, format: o.output, printed: make(map[string]bool)}
 	if o.watch {
-		d.Logger = slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		d.Logger = s.logger()
 		return watchDisks(ctx, d, store, p)
 	}
 	found, failed := d.Discover(ctx)

@@ -89,8 +89,8 @@ func fsck(ctx context.Context, s streams, o fsckOptions) error {
 	}
 	o.rootDir = rootDir
 	warnHidden(s.err, rootDir)
-	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	own, err := o.drivers.Plugins(ctx, false, s.err)
+	log := s.logger()
+	own, err := o.drivers.Plugins(ctx, false, log)
 	if err != nil {
 		return err
 	}
@@ -244,7 +244,7 @@ func clearUp(ctx context.Context, r *runroot.Root, drivers ownplugins.Options, l
 }
 
 func tearDownAll(ctx context.Context, rootDir string, drivers ownplugins.Options, log *slog.Logger) error {
-	own, err := drivers.Plugins(ctx, false, io.Discard)
+	own, err := drivers.Plugins(ctx, false, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}

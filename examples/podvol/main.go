@@ -24,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 
@@ -34,6 +35,7 @@ import (
 	"github.com/podvol/podvol/examples/podvol/internal/explain"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
+	"github.com/podvol/podvol/examples/podvol/internal/sentences"
 	"github.com/podvol/podvol/examples/podvol/internal/version"
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/volume/podrun"
@@ -61,6 +63,9 @@ type streams struct {
 	in       io.Reader
 	out, err io.Writer
 }
+
+// logger writes warnings as sentences, for people who wait for the command to end.
+func (s streams) logger() *slog.Logger { return slog.New(sentences.New(s.err, slog.LevelWarn)) }
 
 // The exit codes.
 const (

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"slices"
 	"sync"
@@ -96,11 +95,11 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	replacements, err := o.plugins.Plugins(ctx, o.fake, s.err)
+	replacements, err := o.plugins.Plugins(ctx, o.fake, s.logger())
 	if err != nil {
 		return err
 	}
-	if o.claimPlugins, err = o.plugins.ForClaims(ctx, s.err); err != nil {
+	if o.claimPlugins, err = o.plugins.ForClaims(ctx, s.logger()); err != nil {
 		return err
 	}
 	set, pods, err := loadPods(ctx, s, o.files, o.nodeName, o.pod)
@@ -113,17 +112,25 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 	}
 	defer where.close()
 	config := where.config(set.NodeName, set)
-	config.Logger = slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	config.Logger = s.logger()
 	config.Events = loggedEvents{config.Logger, where.rename}
 	config.SetUpTimeout, config.Plugins, config.Translator = o.timeout, replacements, o.plugins.Translator()
 	report := newReport(rows.NewPrinter(o.output, s.out, s.err), s.err, volumemanager.StateMounted, volumesOf(pods))
 	report.editRow = where.editRow
+	report.interrupted = func() error { return context.Cause(ctx) }
 	if err := mountWith(ctx, config, o, set, pods, report); err != nil {
 		return err
 	}
 	where.printCommands(s.err)
+	undo := ""
 	if !o.fake && report.something {
-		fmt.Fprintf(s.err, "To unmount: %s\n", unmountCommandLine(o, pods))
+		undo = unmountCommandLine(o, pods)
+	}
+	switch {
+	case ctx.Err() != nil && report.failed:
+		fmt.Fprintln(s.err, "podvol:", report.conclusion(undo))
+	case undo != "":
+		fmt.Fprintf(s.err, "To unmount: %s\n", undo)
 	}
 	if report.failed {
 		return errReported

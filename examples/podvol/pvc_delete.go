@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -220,8 +219,8 @@ var errNothingBegun = errors.New("nothing was begun")
 // change opens the root directory's claims for f, and then lets happen what
 // follows, for these objects only.
 func (o changeOptions) change(ctx context.Context, s streams, only map[volume.ObjectRef]bool, events persistentvolume.EventRecorder, f func(*embedded.Cluster) error) (err error) {
-	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	made, err := o.plugins.ForClaims(ctx, s.err)
+	log := s.logger()
+	made, err := o.plugins.ForClaims(ctx, log)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -31,8 +32,13 @@ type report struct {
 	edit    func(*volumemanager.VolumeStatus)
 	editRow func(*rows.Row)
 
-	failed    bool // some volume is not as desired
-	something bool // some volume is, or may be, mounted
+	// interrupted returns what has ended the call before its time, nil where nothing has.
+	interrupted func() error
+
+	reached   int      // how many volumes are as desired
+	stopped   []string // those that the interrupt has left undone
+	failed    bool     // some volume is not as desired
+	something bool     // some volume is, or may be, mounted
 
 	mu    sync.Mutex
 	known []volumemanager.VolumeStatus // not yet printed
@@ -49,9 +55,12 @@ func newReport(p rows.Printer, errOut io.Writer, goal volumemanager.VolumeState,
 		order:    make(map[rows.Key]int, len(expected)),
 		edit:     func(*volumemanager.VolumeStatus) {},
 		editRow:  func(*rows.Row) {},
-		doing:    make(map[rows.Key]volume.Progress),
-		seen:     make(map[rows.Key]bool, len(expected)),
-		news:     make(chan struct{}, 1),
+
+		interrupted: func() error { return nil },
+
+		doing: make(map[rows.Key]volume.Progress),
+		seen:  make(map[rows.Key]bool, len(expected)),
+		news:  make(chan struct{}, 1),
 	}
 	for i, key := range expected {
 		r.order[key] = i
@@ -190,10 +199,14 @@ func (r *report) outcome(v volumemanager.VolumeStatus) rows.Row {
 		r.something = true
 	}
 	if v.Err == nil && v.State == r.desired {
+		r.reached++
 		return rows.Of(v)
 	}
 	r.failed = true
 	row := rows.Of(v)
+	if why := r.interrupted(); why != nil && (errors.Is(v.Err, why) || errors.Is(v.Err, context.Canceled)) {
+		row.Quiet, r.stopped = true, append(r.stopped, row.Pod+" "+row.Volume)
+	}
 	switch {
 	case v.Err == nil:
 		row.Error = "it is " + string(v.State) + ", not " + string(r.desired)
@@ -202,6 +215,19 @@ func (r *report) outcome(v volumemanager.VolumeStatus) rows.Row {
 		row.Error += "; what was mounted before stays mounted"
 	}
 	return row
+}
+
+// conclusion says where an interrupt has left things; undo is the command that undoes this one.
+func (r *report) conclusion(undo string) string {
+	text := fmt.Sprintf("interrupted; volumes that are %s: %d of %d", r.desired, r.reached, len(r.order))
+	if len(r.stopped) > 0 {
+		text += ", not: " + few(r.stopped)
+	}
+	text += ". The same command goes on with the rest."
+	if undo != "" {
+		text += " To unmount what is there: " + undo
+	}
+	return text
 }
 
 // shellJoin quotes words for a POSIX shell where they need it.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -133,7 +132,7 @@ func runPod(ctx context.Context, s streams, o runOptions) error {
 		removeEmptyBase(base) // the run was another process's, which takes it for one that was named
 		return err
 	}
-	replacements, err := o.plugins.Plugins(ctx, false, s.err)
+	replacements, err := o.plugins.Plugins(ctx, false, s.logger())
 	if err != nil {
 		return err
 	}
@@ -146,7 +145,7 @@ func runPod(ctx context.Context, s streams, o runOptions) error {
 		return err
 	}
 	job.plugins = replacements
-	if job.claimPlugins, err = o.plugins.ForClaims(ctx, s.err); err != nil {
+	if job.claimPlugins, err = o.plugins.ForClaims(ctx, s.logger()); err != nil {
 		return err
 	}
 	root, err := runsOf(base).New(job.pod.Namespace + "_" + job.pod.Name)
@@ -180,7 +179,7 @@ func (o runOptions) args() []string {
 // run runs the program at root, which is removed in the end. An error comes with the exit
 // code that it makes.
 func (j *job) run(ctx context.Context, s streams, o runOptions, root *runroot.Root) (code int, err error) {
-	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	log := s.logger()
 	r := podrun.Run{
 		Program: j.program, Root: root, Manifests: j.set, Name: "podvol run", Timeout: o.timeout,
 		Node: standalone.NodeConfig{NodeName: j.set.NodeName, Plugins: j.plugins, Translator: o.plugins.Translator(), SetUpTimeout: o.timeout,
@@ -192,7 +191,11 @@ func (j *job) run(ctx context.Context, s streams, o runOptions, root *runroot.Ro
 	r.Groups = func(groups []int64) {
 		fmt.Fprintf(s.err, "podvol: the volumes' files belong to groups %d (annotation pv.beta.kubernetes.io/gid), which podvol run does not add: name them in spec.securityContext.supplementalGroups\n", groups)
 	}
+	before := ctx
 	r.SetUp = func(ctx context.Context, node *standalone.Node, unbound standalone.UnboundClaims) error {
+		if before.Err() != nil { // by a signal that came before the run had them
+			return fmt.Errorf("%w before the command was run", context.Cause(before))
+		}
 		return j.setUp(ctx, s, o, node, unbound)
 	}
 	r.DeleteEphemeral = func(ctx context.Context, ended bool) error {
@@ -201,7 +204,8 @@ func (j *job) run(ctx context.Context, s streams, o runOptions, root *runroot.Ro
 		}
 		return j.deleteEphemeral(ctx, o, io.Discard, s.err)
 	}
-	if code, err = r.Do(ctx); errors.Is(err, errReported) {
+	// Signals are the run's from here on: that which ends the set-up must not end the tear-down, too.
+	if code, err = r.Do(context.WithoutCancel(ctx)); errors.Is(err, errReported) {
 		err = reportedAlso(s.err, besides(err, errReported))
 	}
 	return code, err
@@ -236,14 +240,18 @@ func (j *job) deleteEphemeral(ctx context.Context, o runOptions, deleted, kept i
 // printed.
 func (j *job) setUp(ctx context.Context, s streams, o runOptions, node *standalone.Node, unbound standalone.UnboundClaims) error {
 	pods := []*v1.Pod{j.pod}
-	ctx, cancel := context.WithTimeout(ctx, o.timeout+lastWord)
-	defer cancel()
+	interrupted := func() error { return context.Cause(ctx) }
 	report := newReport(failurePrinter{s.err}, s.err, volumemanager.StateMounted, volumesOf(pods))
-	report.edit = func(v *volumemanager.VolumeStatus) { v.Err = unbound.Explain(v.Err) }
-	if err := report.run(node.Manager, func(show func(volumemanager.VolumeStatus)) { setUpPods(ctx, node, pods, show) }); err != nil {
+	report.edit, report.interrupted = func(v *volumemanager.VolumeStatus) { v.Err = unbound.Explain(v.Err) }, interrupted
+	within, cancel := context.WithTimeout(ctx, o.timeout+lastWord)
+	defer cancel()
+	if err := report.run(node.Manager, func(show func(volumemanager.VolumeStatus)) { setUpPods(within, node, pods, show) }); err != nil {
 		return err
 	}
-	if report.failed {
+	switch why := interrupted(); {
+	case why != nil && len(report.stopped) > 0:
+		return fmt.Errorf("%w before the command was run", why)
+	case report.failed:
 		return errReported
 	}
 	return nil

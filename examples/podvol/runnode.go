@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/examples/nodehttp"
 	"github.com/podvol/podvol/examples/nodehttp/nodepage"
@@ -16,9 +18,11 @@ import (
 	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
+	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/localdiscovery"
 	"github.com/podvol/podvol/volume/nodeagent"
+	"github.com/podvol/podvol/volume/volumemanager"
 )
 
 // runNodeOptions are the flags of podvol run-node.
@@ -29,6 +33,7 @@ type runNodeOptions struct {
 	fake          bool
 	output        string
 	metricsAddr   string
+	logRecords    bool
 	unmountOnExit bool
 	adopt         bool
 	accept        bool // the directory, whatever it had before
@@ -65,6 +70,7 @@ func runNodeCommand(s streams) *cobra.Command {
 	flags.BoolVar(&o.fake, "fake", false, "mount nothing: at the end, print the commands that would have run")
 	choice.AddOutput(c, &o.output, rows.StreamFormats()...)
 	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve a page for people at /, and /metrics, /explain, /drivers and /healthz, at this PORT of the loopback interface, or at HOST:PORT (default: nowhere)")
+	flags.BoolVar(&o.logRecords, "log-records", false, "write log records to standard error where that is a terminal, too, instead of sentences")
 	flags.BoolVar(&o.unmountOnExit, "unmount-on-exit", false, "unmount everything below the root directory when stopped")
 	flags.BoolVar(&o.adopt, "adopt", false, "take over volumes below the root directory that podvol has no record of")
 	flags.BoolVar(&o.accept, "accept-manifests", false, "obey the directory also where it is empty, or another one than it was at the last start")
@@ -111,7 +117,7 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 	if err := o.check(); err != nil {
 		return err
 	}
-	replacements, err := o.plugins.LastingPlugins(ctx, o.fake, s.err)
+	replacements, err := o.plugins.LastingPlugins(ctx, o.fake, o.logger(s))
 	if err != nil {
 		return err
 	}
@@ -139,19 +145,50 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 		return err
 	}
 	where.printCommands(s.err)
+	if !o.fake {
+		tellLeft(s.err, o)
+	}
 	if left {
 		return errReported
 	}
 	return nil
 }
 
+// tellLeft says what the node leaves behind.
+func tellLeft(w io.Writer, o runNodeOptions) {
+	volumes, _ := volumemanager.Inspect(o.rootDir, table.Kernel()) // of what cannot be read, podvol status tells
+	pods := make(map[types.UID]bool)
+	mounted := 0
+	for _, v := range volumes {
+		if v.State == volumemanager.StateMounted {
+			mounted++
+			pods[v.PodUID] = true
+		}
+	}
+	if mounted == 0 {
+		fmt.Fprintln(w, "podvol: stopped; no volume is mounted")
+		return
+	}
+	again := programName(os.Args[0])
+	fmt.Fprintf(w, "podvol: stopped; volumes: %d of %d pods stay mounted, and the next start takes them over; to unmount them: %s\n", mounted, len(pods),
+		shellJoin(append(again, append([]string{"unmount", "--all", "--root-dir", o.rootDir}, o.plugins.DriverArgs()...)...)))
+}
+
+// logger writes log records for whoever collects them, and sentences for people at a terminal.
+func (o *runNodeOptions) logger(s streams) *slog.Logger {
+	if isTerminal(s.err) && !o.logRecords {
+		return s.logger()
+	}
+	return slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
 // agent returns the configuration of the node's agent.
 func (o *runNodeOptions) agent(ctx context.Context, where *place, s streams, out *rows.Stream) (nodeagent.Config, error) {
-	own, err := o.plugins.ForClaims(ctx, s.err)
+	log := o.logger(s)
+	own, err := o.plugins.ForClaims(ctx, log)
 	if err != nil {
 		return nodeagent.Config{}, err
 	}
-	log := slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	out.Edit = where.editRow
 	node := where.config(o.nodeName, nil)
 	return nodeagent.Config{

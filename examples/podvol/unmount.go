@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"os"
 	"slices"
 	"time"
@@ -112,13 +111,13 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 	if err := mayMount(); err != nil {
 		return err
 	}
-	drivers, err := o.plugins.Plugins(ctx, false, s.err)
+	drivers, err := o.plugins.Plugins(ctx, false, s.logger())
 	if err != nil {
 		return err
 	}
 	node, err := standalone.StartNode(ctx, standalone.NodeConfig{
 		RootDir: rootDir, NodeName: "localhost", Objects: objects.NewStore(), Plugins: drivers, DetachTimeout: o.timeout,
-		Logger: slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Logger: s.logger(),
 	})
 	if err != nil {
 		return err
@@ -145,9 +144,14 @@ func unmountSelected(ctx context.Context, s streams, o unmountOptions, rootDir s
 		expected[i] = rows.KeyOf(v)
 	}
 	report := newReport(printer, s.err, volumemanager.StateUnmounted, expected)
+	report.interrupted = func() error { return context.Cause(ctx) }
 	err := report.run(node.Manager, func(show func(volumemanager.VolumeStatus)) { node.TearDownPods(unmounting, volumes, show) })
 	if err := errors.Join(err, node.Stop()); err != nil {
 		return err
+	}
+	if ctx.Err() != nil {
+		fmt.Fprintln(s.err, "podvol:", report.conclusion(""))
+		return errReported
 	}
 	gone := deleteEphemeral(ctx, s, o, rootDir, selected)
 	for _, text := range absent {

@@ -2,7 +2,7 @@ package ownplugins_test
 
 import (
 	"errors"
-	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,7 +36,7 @@ func TestARehearsalRunsNoDrivers(t *testing.T) {
 		t.Errorf("the flags again: %q", got)
 	}
 	for _, fake := range []bool{true, false} {
-		all, err := o.Plugins(t.Context(), fake, io.Discard)
+		all, err := o.Plugins(t.Context(), fake, slog.New(slog.DiscardHandler))
 		i := slices.IndexFunc(all, func(p volume.VolumePlugin) bool { return p.GetPluginName() == flexvolume.PluginName })
 		if err != nil || i < 0 {
 			t.Fatalf("%d plugins, %v", len(all), err)

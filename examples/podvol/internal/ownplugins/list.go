@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
+	"github.com/podvol/podvol/examples/podvol/internal/sentences"
 	"github.com/podvol/podvol/examples/podvol/internal/table"
 )
 
@@ -110,7 +112,7 @@ func (l *listCommand) run(ctx context.Context) error {
 
 // look asks the drivers of the flags. all: the registry has some, and nothing else.
 func (l *listCommand) look(ctx context.Context) (rows []nodeserver.Driver, all bool, err error) {
-	p, err := l.csi(ctx, l.Err)
+	p, err := l.csi(ctx, slog.New(sentences.New(l.Err, slog.LevelWarn)))
 	if err != nil {
 		return nil, false, err
 	}

@@ -6,7 +6,6 @@ package ownplugins
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"os"
@@ -98,7 +97,7 @@ func (o *Options) DriverArgs() (args []string) {
 // them. Connections to drivers last as [KeepConnections] says. A rehearsal (fake) has no
 // drivers, since they mount for real. Images go with their last volume. Drivers in the registry
 // are known at once: the command does not wait for them. Errors are of the command line, of the registry, and of drivers without a name.
-func (o *Options) Plugins(ctx context.Context, fake bool, log io.Writer) ([]volume.VolumePlugin, error) {
+func (o *Options) Plugins(ctx context.Context, fake bool, log *slog.Logger) ([]volume.VolumePlugin, error) {
 	plugins, drivers, err := o.all(ctx, fake, log, image.Config{UnusedBytes: -1, UnusedFor: -1})
 	if err != nil || drivers == nil || o.registryDir == "" {
 		return plugins, err
@@ -109,13 +108,13 @@ func (o *Options) Plugins(ctx context.Context, fake bool, log io.Writer) ([]volu
 // LastingPlugins is as Plugins, for a command that runs while drivers register themselves.
 // It keeps unused images for the next pods.
 // Errors are of the command line, and of drivers without a name.
-func (o *Options) LastingPlugins(ctx context.Context, fake bool, log io.Writer) ([]volume.VolumePlugin, error) {
+func (o *Options) LastingPlugins(ctx context.Context, fake bool, log *slog.Logger) ([]volume.VolumePlugin, error) {
 	plugins, _, err := o.all(ctx, fake, log, image.Config{})
 	return plugins, err
 }
 
 // all returns all plugins, and among them the CSI plugin; nil: there are no drivers.
-func (o *Options) all(ctx context.Context, fake bool, log io.Writer, images image.Config) ([]volume.VolumePlugin, *controller.NodePlugin, error) {
+func (o *Options) all(ctx context.Context, fake bool, log *slog.Logger, images image.Config) ([]volume.VolumePlugin, *controller.NodePlugin, error) {
 	plugins, err := o.NFS()
 	images.Layouts, images.DockerConfig, images.PlainHTTP = o.layouts, o.credentials, o.plainHTTP
 	// Whoever writes the manifests can mount any hostPath, and so is root here anyway.
@@ -146,20 +145,20 @@ func (o *Options) all(ctx context.Context, fake bool, log io.Writer, images imag
 type unattached struct{ volume.VolumePlugin }
 
 // discover finds the drivers in the registry, and logs the sockets there that are no driver's.
-func (o *Options) discover(ctx context.Context, p *controller.NodePlugin, log io.Writer) error {
+func (o *Options) discover(ctx context.Context, p *controller.NodePlugin, log *slog.Logger) error {
 	unknown, err := p.Discover(ctx)
 	if err != nil {
 		return fmt.Errorf("--csi-registry: %w", err)
 	}
 	for _, socket := range slices.Sorted(maps.Keys(unknown)) {
-		fmt.Fprintf(log, "podvol: %s registers no driver: %v\n", socket, unknown[socket])
+		log.Warn(socket+" registers no driver", "error", unknown[socket])
 	}
 	return nil
 }
 
 // ForClaims returns other instances of the same plugins, which make and delete volumes for
 // claims. Connections to drivers last as [KeepConnections] says.
-func (o *Options) ForClaims(ctx context.Context, log io.Writer) ([]volume.VolumePlugin, error) {
+func (o *Options) ForClaims(ctx context.Context, log *slog.Logger) ([]volume.VolumePlugin, error) {
 	plugins, err := o.NFS()
 	if err != nil || !o.hasDrivers() {
 		return plugins, err
@@ -214,7 +213,7 @@ func (o *Options) NFS() ([]volume.VolumePlugin, error) {
 
 func (o *Options) hasDrivers() bool { return len(o.drivers) > 0 || o.registryDir != "" }
 
-func (o *Options) csi(ctx context.Context, log io.Writer) (*controller.NodePlugin, error) {
+func (o *Options) csi(ctx context.Context, log *slog.Logger) (*controller.NodePlugin, error) {
 	c, err := o.config(ctx, log)
 	if err != nil {
 		return nil, err
@@ -229,8 +228,8 @@ func (o *Options) csi(ctx context.Context, log io.Writer) (*controller.NodePlugi
 // stagedDir is that of all commands: each run has a root directory of its own.
 const stagedDir = "/run/podvol-csi"
 
-func (o *Options) config(ctx context.Context, log io.Writer) (csi.Config, error) {
-	c := csi.Config{Drivers: make(map[string]string), StagedDir: stagedDir, Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+func (o *Options) config(ctx context.Context, log *slog.Logger) (csi.Config, error) {
+	c := csi.Config{Drivers: make(map[string]string), StagedDir: stagedDir, Logger: log}
 	named := make([]string, 0, len(o.drivers))
 	for _, d := range o.drivers {
 		name, socket, err := o.driver(ctx, d)

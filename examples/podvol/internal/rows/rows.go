@@ -37,6 +37,8 @@ type Row struct {
 	Server string `json:"server,omitempty"`
 	// Fake: nothing was done. The state is that of a volume for which it would be.
 	Fake bool `json:"fake,omitempty"`
+	// Quiet: the error is said elsewhere, for all volumes at once.
+	Quiet bool `json:"-"`
 }
 
 // stateText is the state for people.
@@ -101,7 +103,7 @@ type tablePrinter struct {
 
 // newTable expects of the rows to come what most have.
 func newTable(wide bool, out, errOut io.Writer) *tablePrinter {
-	columns := []table.Column{{Head: "POD", Min: 13}, {Head: "VOLUME", Min: 10}, {Head: "STATE", Whole: true, Min: 8}, {Head: "SOURCE"}}
+	columns := []table.Column{{Head: "POD", Min: 13}, {Head: "VOLUME", Min: 10}, {Head: "STATE", Whole: true, Min: 9}, {Head: "SOURCE"}}
 	if !wide {
 		return &tablePrinter{table.New(out, columns...), false, errOut}
 	}
@@ -224,9 +226,9 @@ func (p *yamlPrinter) Close() error {
 	return err
 }
 
-// PrintError prints a row's error, if it has one, indented.
+// PrintError prints a row's error, indented, if it has one to print.
 func PrintError(w io.Writer, r Row) error {
-	if r.Error == "" {
+	if r.Error == "" || r.Quiet {
 		return nil
 	}
 	_, err := fmt.Fprintf(w, "  %s %s: %s\n", plaintext.Cell(r.Pod), plaintext.Cell(r.Volume), strings.ReplaceAll(strings.TrimSpace(r.Error), "\n", "\n    "))
