@@ -62,7 +62,8 @@ type Journal struct {
 	// suspect is set when it is not known what the file on disk holds; it is
 	// read and written anew before the next change.
 	suspect bool
-	ahead   int64 // how far ahead the file is filled with zeros
+	text    []byte // room for the lines of a batch
+	ahead   int64  // how far ahead the file is filled with zeros
 	// Seams for tests: durable.WriteFile, os.OpenFile, pwrite(2), fdatasync(2) and
 	// fallocate(2).
 	replace  func(path string, data []byte) error
@@ -228,7 +229,11 @@ func (j *Journal) changes(sync bool, lines ...line) error {
 		if err != nil {
 			return err
 		}
-		c.text = append(c.text, encoded...)
+		if c.text == nil {
+			c.text = encoded
+		} else {
+			c.text = append(c.text, encoded...)
+		}
 	}
 	b, err := j.enqueue(c)
 	if err != nil {
@@ -297,11 +302,14 @@ func (j *Journal) ready() error {
 }
 
 func (j *Journal) append(changes []*change) error {
-	var text []byte
+	text := j.text[:0]
 	sync := false
 	for _, c := range changes {
 		text = append(text, c.text...)
 		sync = sync || c.sync
+	}
+	if j.text = nil; cap(text) <= ahead { // a giant one is not kept
+		j.text = text
 	}
 	end := j.end + int64(len(text))
 	if end > j.zeroed {
