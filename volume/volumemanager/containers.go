@@ -48,12 +48,12 @@ func (m containerVolumes) DeclaredPod(podUID types.UID) (*v1.Pod, error) {
 	defer m.entries.Unlock()
 	p, ok := m.entries.pods[podUID]
 	switch {
-	case !ok || p.pod == nil:
+	case !ok || !p.pod.IsSet():
 		return nil, ErrUnknownPod
 	case !p.wanted:
 		return nil, ErrWithdrawn
 	}
-	return p.pod, nil
+	return p.pod.Get(), nil
 }
 
 // MountedVolume implements [containermounts.Volumes].
@@ -127,15 +127,16 @@ func (m *Manager) ExtraSupplementalGroups(podUID types.UID) (groups []int64) {
 	m.entries.Lock()
 	defer m.entries.Unlock()
 	p := m.entries.pods[podUID]
-	if p == nil || p.pod == nil || !p.wanted {
+	if p == nil || !p.pod.IsSet() || !p.wanted {
 		return nil
 	}
+	pod := p.pod.Get()
 	for _, s := range p.volumes {
 		if !s.wanted || s.state != StateMounted || s.actual.record == nil || s.actual.record.PersistentVolume == nil {
 			continue
 		}
 		group, err := strconv.ParseUint(s.actual.record.PersistentVolume.Annotations[groupOfVolume], 10, 32)
-		if err == nil && !podspec.HasGroup(p.pod, int64(group)) {
+		if err == nil && !podspec.HasGroup(pod, int64(group)) {
 			groups = append(groups, int64(group))
 		}
 	}

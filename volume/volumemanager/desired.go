@@ -13,6 +13,7 @@ import (
 	"github.com/podvol/podvol/volume/podcheck"
 	"github.com/podvol/podvol/volume/podstate"
 	"github.com/podvol/podvol/volume/validation"
+	"github.com/podvol/podvol/volume/volumemanager/internal/declared"
 	"github.com/podvol/podvol/volume/volumemanager/internal/lifecycle"
 	"github.com/podvol/podvol/volume/volumemanager/volumestatus"
 )
@@ -65,7 +66,7 @@ func (m *Manager) PutPod(pod *v1.Pod) error {
 	if misunderstood != nil && m.desired.isNew(pod.UID) {
 		return misunderstood
 	}
-	if p := m.entries.pods[pod.UID]; p == nil || !p.wanted || !podspec.Same(p.pod, pod) {
+	if p := m.entries.pods[pod.UID]; p == nil || !p.wanted || !podspec.Same(p.pod.Get(), pod) {
 		m.desired.declare(pod)
 	}
 	return nil
@@ -92,19 +93,20 @@ func (w *desiredStateOfWorld) declare(pod *v1.Pod) *podState {
 	p := w.entries.pod(pod.UID)
 	w.declarations++
 	p.declaration = w.declarations
-	p.name, p.pod = podspec.Name(pod), pod.DeepCopy() // operations may outlive the call
+	p.name, p.pod = podspec.Name(pod), declared.Of(pod) // operations may outlive the call
+	pod = p.pod.Get()
 	p.wanted, p.deleted, p.ended, p.released = true, false, false, false
 	for _, s := range p.volumes {
 		s.wanted, s.unused = false, false
 	}
-	for i := range p.pod.Spec.Volumes {
-		names := podspec.NamesOf(p.pod, &p.pod.Spec.Volumes[i])
+	for i := range pod.Spec.Volumes {
+		names := podspec.NamesOf(pod, &pod.Spec.Volumes[i])
 		s := p.volumeFor(names)
 		if s.wanted || s.unused {
 			continue // another volume of the same claim
 		}
 		s.names = names
-		s.wanted = slices.ContainsFunc(names, func(name string) bool { return podstate.UsesVolume(p.pod, name) })
+		s.wanted = slices.ContainsFunc(names, func(name string) bool { return podstate.UsesVolume(pod, name) })
 		s.unused = !s.wanted
 		if s.unused {
 			w.actual.rest(s)
@@ -116,6 +118,7 @@ func (w *desiredStateOfWorld) declare(pod *v1.Pod) *podState {
 		w.schedule.resync(s)
 	}
 	w.dropUnused(p)
+	p.rest()
 	p.announce()
 	return p
 }
@@ -177,7 +180,7 @@ func (m *Manager) PodsComplete(kept ...types.UID) {
 // again: they may leave by now. The caller holds the lock.
 func (w *desiredStateOfWorld) resyncUndeclared() {
 	for _, p := range w.entries.pods {
-		if p.pod == nil {
+		if !p.pod.IsSet() {
 			p.resync()
 		}
 	}
@@ -186,7 +189,7 @@ func (w *desiredStateOfWorld) resyncUndeclared() {
 // leaves reports whether a pod is to go: it was deleted by name, or is not in
 // the complete set.
 func (w *desiredStateOfWorld) leaves(p *podState) bool {
-	return !p.wanted && (p.deleted || p.pod == nil && w.complete && !w.kept[p.uid])
+	return !p.wanted && (p.deleted || !p.pod.IsSet() && w.complete && !w.kept[p.uid])
 }
 
 // CheckPod returns why [Manager.PutPod] would refuse the pod if it were new here,
@@ -247,7 +250,7 @@ func (w *desiredStateOfWorld) endPod(pod *v1.Pod) {
 	if p.ended && (p.released || !gone) {
 		return // just so
 	}
-	p.name, p.pod, p.ended = podspec.Name(pod), pod.DeepCopy(), true
+	p.name, p.pod, p.ended = podspec.Name(pod), declared.Of(pod), true
 	w.withdraw(p, gone)
 }
 

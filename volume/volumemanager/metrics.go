@@ -68,7 +68,7 @@ func (m *Manager) mountedRecord(podUID types.UID, volumeName string) (*mountreco
 	if s == nil {
 		return nil, nil
 	}
-	pod := p.pod
+	pod := p.pod.Get()
 	if pod == nil { // not declared since the start
 		pod = &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.name.Namespace, Name: p.name.Name, UID: p.uid}}
 	}
@@ -92,8 +92,8 @@ func (m *Manager) noteCondition(podUID types.UID, r *mountrecord.Record, c volum
 		}
 		s.condition = &c
 		m.status.publish(s)
-		if c.Abnormal && s.pod.pod != nil {
-			tell = append(tell, abnormal{s.pod.pod, slices.Clone(s.names)})
+		if c.Abnormal && s.pod.pod.IsSet() {
+			tell = append(tell, abnormal{s.pod.pod.Get(), slices.Clone(s.names)})
 		}
 	}
 	m.entries.Unlock()

@@ -7,13 +7,13 @@ import (
 	"sync"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/work"
 	"github.com/podvol/podvol/volume/lazyunmount"
 	"github.com/podvol/podvol/volume/mountrecord"
+	"github.com/podvol/podvol/volume/volumemanager/internal/declared"
 	"github.com/podvol/podvol/volume/volumemanager/internal/dependencies"
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
 	"github.com/podvol/podvol/volume/volumemanager/internal/growth"
@@ -66,8 +66,9 @@ func (e *entries) at(key rootdir.Key) *podVolume {
 type podState struct {
 	uid  types.UID
 	name types.NamespacedName
-	// pod is the pod as it was declared last; nil: not since the start.
-	pod *v1.Pod
+	// pod is the pod as it was declared last, if it was since the start. It is packed
+	// while nothing is done.
+	pod declared.Pod
 	// declaration counts up with each declaration, over all pods.
 	declaration int
 	// wanted: declared, and not deleted since.
@@ -274,6 +275,13 @@ func (s *podVolume) resync() {
 func (p *podState) resync() {
 	for _, s := range p.volumes {
 		p.schedule.resync(s)
+	}
+}
+
+// rest packs the pod unless a volume of it is to be set up. The caller holds the lock.
+func (p *podState) rest() {
+	if p.find(func(s *podVolume) bool { return s.wanted && (s.doing != opNone || s.attempted != s.generation) }) == nil {
+		p.pod.Pack()
 	}
 }
 

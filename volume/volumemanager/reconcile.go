@@ -69,7 +69,7 @@ func (r *reconciler) reconcile(ctx context.Context, s *podVolume) work.Result {
 type attempt struct {
 	op         operation
 	generation int
-	pod        *v1.Pod
+	pod        *v1.Pod     // of a set-up
 	names      []string    // the pod's volumes that are this directory
 	first      bool        // no operation on the volume has ended yet
 	then       work.Result // where there is no operation
@@ -92,7 +92,11 @@ func (r *reconciler) begin(ctx context.Context, s *podVolume) (limit context.Con
 	r.actual.stopWaiting(s) // it looks for itself
 	limit, s.giveUp = context.WithCancelCause(ctx)
 	s.doing, s.began, s.unmounted = op, now, false
-	return limit, attempt{op: op, generation: s.generation, pod: s.pod.pod, names: s.names, first: s.state == StatePending && s.err == nil}
+	a = attempt{op: op, generation: s.generation, names: s.names, first: s.state == StatePending && s.err == nil}
+	if op == opSetUp {
+		a.pod = s.pod.pod.Get()
+	}
+	return limit, a
 }
 
 // takeDue makes the end of a pause, or the time of a refresh, a reason for an operation.
@@ -187,6 +191,7 @@ func (r *reconciler) finish(s *podVolume, a attempt, err error) {
 	s.ended = op
 	r.status.publish(s)
 	s.ended = opNone
+	s.pod.rest()
 	if !s.actual.exists() && r.desired.leaves(s.pod) {
 		r.actual.drop(s)
 	}

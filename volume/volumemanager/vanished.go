@@ -57,7 +57,7 @@ func (w *mountWatch) noteVanished(expected []standing, mounted rootdir.Mounts) (
 	for _, e := range expected {
 		i := slices.IndexFunc(e.paths, func(path string) bool { return !mounted.Has(path) })
 		if i >= 0 && w.vanished(e, e.paths[i]) {
-			gone = append(gone, vanishedMount{e.of.pod.pod, e.of.names, e.paths[i]})
+			gone = append(gone, vanishedMount{e.of.pod.pod.Get(), e.of.names, e.paths[i]})
 		}
 	}
 	return gone

@@ -11,6 +11,7 @@ import (
 
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/podstate"
+	"github.com/podvol/podvol/volume/volumemanager/internal/declared"
 	"github.com/podvol/podvol/volume/volumemanager/internal/statusrows"
 )
 
@@ -67,7 +68,7 @@ func (m *Manager) WaitForMounted(ctx context.Context, podUID types.UID) error {
 	}
 	m.entries.Lock()
 	p, ok := m.entries.pods[podUID]
-	if !ok || p.pod == nil {
+	if !ok || !p.pod.IsSet() {
 		m.entries.Unlock()
 		return ErrUnknownPod
 	}
@@ -87,7 +88,7 @@ func (m *Manager) WaitForMounted(ctx context.Context, podUID types.UID) error {
 	if errors.Is(err, volume.ErrAttachLimitExceeded) {
 		ended = nil // its row says so
 	}
-	result := m.volumesOf(pod, ended)
+	result := m.volumesOf(pod.Get(), ended)
 	if statusrows.AreMounted(result.Volumes) {
 		return nil // in the moment that ctx ended
 	}
@@ -208,7 +209,7 @@ func (m *Manager) check(podUID types.UID, done func(*podState) (bool, error)) (c
 
 // expectation is what one wait is for: these volumes at these generations.
 type expectation struct {
-	pod         *v1.Pod
+	pod         declared.Pod
 	declaration int
 	volumes     []*podVolume
 	generations []int
@@ -255,7 +256,7 @@ func (g expectation) superseded(p *podState) error {
 	switch {
 	case p == nil || !p.wanted:
 		return ErrWithdrawn
-	case p.declaration != g.declaration && !equality.Semantic.DeepEqual(p.pod.Spec.Volumes, g.pod.Spec.Volumes):
+	case p.declaration != g.declaration && !equality.Semantic.DeepEqual(p.pod.Get().Spec.Volumes, g.pod.Get().Spec.Volumes):
 		return ErrSuperseded
 	}
 	return nil
