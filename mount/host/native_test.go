@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/mount/internal/mountapi"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/util/testenv/nstest"
+	"github.com/podvol/podvol/util/testenv/testtool"
 )
 
 // stalled is a kernel whose move_mount waits and then does nothing.
@@ -163,6 +164,33 @@ func TestTargetReplacedMeanwhile(t *testing.T) {
 					}
 				}
 			})
+		}
+	})
+}
+
+// A link on the way to the target leads elsewhere before the mount is made: into the
+// file system of another mount, where no mount is at the target's name.
+func TestWayToTheTargetReplacedMeanwhile(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		top := t.TempDir()
+		good, other, link := testtool.MkdirAll(t, top, "good"), testtool.MkdirAll(t, top, "other"), filepath.Join(top, "link")
+		testtool.MkdirAll(t, good, "volume")
+		testtool.Must(t, unix.Mount("other", other, "tmpfs", 0, "size=64k"))
+		testtool.MkdirAll(t, other, "volume")
+		testtool.Must(t, os.Symlink(good, link))
+		m := New(Config{})
+		m.api = swapping{swap: func() {
+			testtool.Must(t, os.Remove(link))
+			testtool.Must(t, os.Symlink(other, link))
+		}}
+		err := m.MountContext(t.Context(), mount.Request{Source: top, Target: filepath.Join(link, "volume"), Options: []string{"bind"}})
+		if e, ok := errors.AsType[*mount.Error](err); !ok || e.Uncertain || !errors.Is(err, mount.ErrTargetReplaced) {
+			t.Errorf("err = %v", err)
+		}
+		for _, dir := range []string{good, other} {
+			if _, ok, err := m.table.At(filepath.Join(dir, "volume")); ok || err != nil {
+				t.Errorf("below %s: mounted %v, %v", dir, ok, err)
+			}
 		}
 	})
 }
