@@ -66,16 +66,22 @@ func compareFiles(dirfd int, children []node, created owner) {
 	var wait sync.WaitGroup
 	for w := range workers {
 		part := children[w*len(children)/workers : (w+1)*len(children)/workers]
-		wait.Go(func() {
-			buffer := make([]byte, 16<<10)
-			for i := range part {
-				if part[i].file != nil {
-					part[i].same = sameFile(dirfd, part[i].name, part[i].file, created, buffer)
-				}
-			}
-		})
+		if workers == 1 {
+			comparePart(dirfd, part, created)
+			return
+		}
+		wait.Go(func() { comparePart(dirfd, part, created) })
 	}
 	wait.Wait()
+}
+
+func comparePart(dirfd int, part []node, created owner) {
+	buffer := make([]byte, 16<<10)
+	for i := range part {
+		if part[i].file != nil {
+			part[i].same = sameFile(dirfd, part[i].name, part[i].file, created, buffer)
+		}
+	}
 }
 
 func sameFile(dirfd int, name string, f *fileset.File, created owner, buffer []byte) bool {

@@ -14,7 +14,7 @@
 // long as it stays open, since the version before the current one is kept
 // until the next one is in place. Links for names that go are removed before the
 // rename and links for new names made after it, so that none ever dangles.
-// With the first publication all files appear by the rename.
+// With the first publication all files appear when ..data is made.
 //
 // Nothing is synced to disk, as with the kubelet: contents are derived from objects and
 // rebuilt at start. So the guarantees are for a crash of the process, not of the machine:

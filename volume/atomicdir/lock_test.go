@@ -62,7 +62,7 @@ func TestPublicationsOfTwoProcesses(t *testing.T) {
 	dir := t.TempDir()
 	ran := false
 	p := Publisher{beforeStep: func(op, name string) error {
-		if op != "link" || name != newDataName {
+		if op != "replace" || name != dataName {
 			return nil
 		}
 		ran = true

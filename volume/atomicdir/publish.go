@@ -32,12 +32,9 @@ func (t *target) publish(ctx context.Context, current version, tree *node) (now 
 	}
 	// Both only read, and at a start of the agent both matter.
 	var same bool
-	var reading sync.WaitGroup
-	if old.fd >= 0 {
-		reading.Go(func() { same = compare(old.fd, tree, t.created) })
-	}
+	wait := beside(old.fd >= 0 && len(tree.children) > worthAThread, func() { same = old.fd >= 0 && compare(old.fd, tree, t.created) })
 	inv, err := t.takeInventory(tree)
-	reading.Wait()
+	wait()
 	if err != nil {
 		return current, false, err
 	}
@@ -68,6 +65,22 @@ func (t *target) publish(ctx context.Context, current version, tree *node) (now 
 	// ..data to the version before the current one still needs it. With it goes
 	// what could not be removed above.
 	return next, true, t.published(t.removeVersions(whole, inv.versions, current.name))
+}
+
+// worthAThread is how many names are worth waking another thread for, which takes as long as
+// several system calls.
+const worthAThread = 16
+
+// beside runs f while the caller goes on, if that is worth it, else at once. The returned function
+// waits for its end.
+func beside(worth bool, f func()) (wait func()) {
+	if !worth {
+		f()
+		return func() {}
+	}
+	var running sync.WaitGroup
+	running.Go(f)
+	return running.Wait
 }
 
 // repair puts the directory right, where the version is known to be.
@@ -104,6 +117,12 @@ func (t *target) replace(ctx context.Context, old oldVersion, tree *node, inv in
 	var undo undoList
 	whole := context.WithoutCancel(ctx)
 	next, err := t.writeVersion(ctx, old, tree, inv, &undo)
+	if err == nil && !inv.data && !inv.newData { // there is nothing to replace
+		if err = t.makeData(ctx, next.name); err != nil {
+			return version{}, undo.run(err)
+		}
+		return next, nil
+	}
 	if err == nil {
 		err = t.makeNewData(ctx, next.name, &undo)
 	}
@@ -132,20 +151,20 @@ func (t *target) writeVersion(ctx context.Context, old oldVersion, tree *node, i
 	whole := context.WithoutCancel(ctx)
 	undo.add(func() error { return t.removeVersion(whole, name) })
 
-	var links sync.WaitGroup
 	var linksErr error
-	if !old.exists() {
-		links.Go(func() {
-			if linksErr = t.removeLinks(ctx, inv.stale); linksErr != nil {
-				return
-			}
-			var made int
-			made, linksErr = t.makeLinks(ctx, inv.missing)
-			undo.add(func() error { return t.removeLinks(whole, inv.missing[:made]) })
-		})
-	}
+	wait := beside(!old.exists() && len(inv.missing) > worthAThread, func() {
+		if old.exists() {
+			return
+		}
+		if linksErr = t.removeLinks(ctx, inv.stale); linksErr != nil {
+			return
+		}
+		var made int
+		made, linksErr = t.makeLinks(ctx, inv.missing)
+		undo.add(func() error { return t.removeLinks(whole, inv.missing[:made]) })
+	})
 	err = t.writeDir(ctx, fd, old.fd, tree)
-	links.Wait()
+	wait()
 	if err = errors.Join(err, linksErr); err != nil {
 		return version{}, err
 	}
@@ -194,6 +213,17 @@ func (t *target) writeSubdir(ctx context.Context, fd, old int, n *node) error {
 		}
 	}
 	return t.writeDir(ctx, below, oldBelow, n)
+}
+
+// makeData makes the first link to a version, which one call does as a whole.
+func (t *target) makeData(ctx context.Context, version string) error {
+	if err := t.step(ctx, "replace", dataName); err != nil {
+		return err
+	}
+	if err := symlink(version, t.fd, dataName); err != nil {
+		return t.failed("replace", dataName, err)
+	}
+	return nil
 }
 
 // makeNewData makes the link that renameData puts in its place.
@@ -281,7 +311,7 @@ func (t *target) removeVersion(ctx context.Context, name string) error {
 	if err := t.step(ctx, "remove version", name); err != nil {
 		return err
 	}
-	if err := removeTree(ctx, t.dir, name); err != nil {
+	if err := removeTree(ctx, t.file(), name); err != nil {
 		return t.failed("remove version", name, err)
 	}
 	return nil

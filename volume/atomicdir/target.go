@@ -50,9 +50,9 @@ func (v version) exists() bool { return v.name != "" }
 // target is the open directory of one publication.
 type target struct {
 	path string
-	// dir is open as O_PATH, where there is that: it is no access that can be noticed.
-	dir *os.File
+	// fd is open as O_PATH, where there is that: it is no access that can be noticed.
 	fd  int
+	dir *os.File // of fd, once it was needed as one
 	id  fileID
 	// changed is when the directory was last changed, as it was locked.
 	changed unix.Timespec
@@ -68,7 +68,7 @@ func openTarget(dir string, before func(op, name string) error) (*target, error)
 	if err != nil {
 		return nil, err
 	}
-	t := &target{path: dir, dir: os.NewFile(uintptr(fd), dir), fd: fd, before: before}
+	t := &target{path: dir, fd: fd, before: before}
 	var st unix.Stat_t
 	if err := fstat(fd, &st); err != nil {
 		t.close()
@@ -109,7 +109,21 @@ func (t *target) lastChange() (unix.Timespec, error) {
 	return st.Ctim, nil
 }
 
-func (t *target) close() { t.dir.Close() }
+// file is the directory as a file of the os package, which costs a system call.
+func (t *target) file() *os.File {
+	if t.dir == nil {
+		t.dir = os.NewFile(uintptr(t.fd), t.path)
+	}
+	return t.dir
+}
+
+func (t *target) close() {
+	if t.dir != nil {
+		t.dir.Close()
+		return
+	}
+	unix.Close(t.fd)
+}
 
 // step comes before every change to the disk: it is where a publication can be
 // ended.
@@ -159,6 +173,8 @@ type inventory struct {
 	// missing are visible names without their link, stale are links of names
 	// that shall not be visible any more.
 	missing, stale []string
+	// data says that there is a ..data, though it may lead nowhere.
+	data bool
 	// newData says that there is a link of ours at ..data_tmp, foreignNewData
 	// that there is something else.
 	newData, foreignNewData bool
@@ -178,6 +194,8 @@ func (t *target) takeInventory(tree *node) (inventory, error) {
 	var inv inventory
 	for _, name := range names {
 		switch {
+		case name == dataName:
+			inv.data = true
 		case name == newDataName:
 			if inv.newData, inv.foreignNewData, err = t.lookAtNewData(); err != nil {
 				return inventory{}, err
