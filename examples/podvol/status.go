@@ -1,13 +1,16 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
+	"github.com/podvol/podvol/examples/podvol/internal/live"
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/mount/propagation"
@@ -17,6 +20,7 @@ import (
 
 func statusCommand(s streams) *cobra.Command {
 	var rootDir, output string
+	var watch bool
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Print the volumes below the root directory",
@@ -26,15 +30,34 @@ func statusCommand(s streams) *cobra.Command {
 			"touches a volume, so it answers also while a server does not. What run-node\n" +
 			"knows of servers is in its /explain. Pods of one name, as of several nodes, are told\n" +
 			"apart by UID and node, which podvol unmount --uid and --node take. In a container\n" +
-			"whose mounts the host would not see, standard error says what its manifest lacks.\n\n" +
+			"whose mounts the host would not see, standard error says what its manifest lacks.\n" +
+			"--watch goes on: at a terminal it redraws the table at each change, in a pipe it prints\n" +
+			"the rows that change, until it is interrupted. It asks the podvol run-node that runs.\n\n" +
 			"Exit code: 0 when all volumes are mounted, 1 when some are not, or something cannot\n" +
 			"be read or is lost.",
 		Args: noArgs,
-		RunE: func(*cobra.Command, []string) error { return status(s, rootDir, output) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if watch {
+				return watchStatus(c.Context(), s, rootDir, output)
+			}
+			return status(s, rootDir, output)
+		},
 	}
 	addRootDir(c.Flags(), &rootDir)
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "show each change as it comes, until interrupted")
 	choice.AddOutput(c, &output, rows.Formats()...)
 	return c
+}
+
+func watchStatus(ctx context.Context, s streams, rootDir, output string) error {
+	rootDir, err := checkRootDir(rootDir)
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(rows.StreamFormats(), output) {
+		return usagef("--watch prints %s, not %s", choice.List(rows.StreamFormats()), output)
+	}
+	return live.Show(ctx, live.Config{RootDir: rootDir, Mounts: table.Kernel(), Out: s.out, Err: s.err, Format: output})
 }
 
 func status(s streams, rootDir, output string) error {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/examples/nodehttp"
+	"github.com/podvol/podvol/volume/nodeagent/manifestdir"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -164,6 +165,9 @@ func Watch(ctx context.Context, rootDir string, show func(map[string]Volume) err
 		}
 	}
 }
+
+// WatchNodes tells when the podvol run-node of a root directory of this machine begins or ends.
+func WatchNodes() (*manifestdir.Watch, error) { return manifestdir.NewWatch(socketDir) }
 
 // fetch asks for a list.
 func fetch[Row any](ctx context.Context, rootDir, path string) (rows []Row, err error) {

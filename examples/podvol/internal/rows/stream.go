@@ -45,16 +45,18 @@ func NewStream(format string, out, errOut io.Writer) *Stream {
 }
 
 // Print prints a row for a volume if there is news of it.
-func (s *Stream) Print(v volumemanager.VolumeStatus) error {
-	row := Of(v)
+func (s *Stream) Print(v volumemanager.VolumeStatus) error { return s.PrintRow(KeyOf(v), Of(v)) }
+
+// PrintRow prints a row if there is news of its volume.
+func (s *Stream) PrintRow(key Key, row Row) error {
 	s.Edit(&row)
 	what := strings.Join([]string{row.State, row.Source, row.Path, row.Error}, "\x00")
-	if s.printed[KeyOf(v)] == what {
+	if s.printed[key] == what {
 		return nil
 	}
-	s.printed[KeyOf(v)] = what
-	if v.State == volumemanager.StateUnmounted {
-		delete(s.printed, KeyOf(v))
+	s.printed[key] = what
+	if row.State == string(volumemanager.StateUnmounted) {
+		delete(s.printed, key)
 	}
 	return s.add(row)
 }

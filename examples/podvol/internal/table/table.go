@@ -45,6 +45,12 @@ func New(out io.Writer, columns ...Column) *Table {
 	return t
 }
 
+// Limit makes the table so many columns wide at most, whatever it is printed to, and returns it.
+func (t *Table) Limit(columns int) *Table {
+	t.limit = columns
+	return t
+}
+
 // Unlimited has all cells printed whole, whatever the terminal's width is, and returns
 // the table.
 func (t *Table) Unlimited() *Table {
