@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
+	"github.com/podvol/podvol/examples/podvol/internal/completion"
 	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
 	"github.com/podvol/podvol/volume/objects/persisted"
 )
@@ -31,7 +32,8 @@ func pvCommand(s streams) *cobra.Command {
 			"  podvol pv nfs211 -o yaml\n" +
 			"  podvol pv describe nfs211\n" +
 			"  podvol pv release nfs211",
-		RunE: func(_ *cobra.Command, names []string) error { return printPVs(s, o, names) },
+		RunE:              func(_ *cobra.Command, names []string) error { return printPVs(s, o, names) },
+		ValidArgsFunction: completion.Volumes,
 	}
 	flags := c.Flags()
 	choice.AddOutput(c, &o.output, kubectlget.Formats()...)

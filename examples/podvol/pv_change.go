@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/examples/podvol/internal/completion"
 	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/persistentvolume/embedded"
@@ -31,7 +32,8 @@ func pvDeleteCommand(s streams) *cobra.Command {
 		Example: "  podvol pv delete nfs211 --dry-run\n" +
 			"  podvol pv delete nfs211\n" +
 			"  podvol pv delete nfs211 --keep-data --yes",
-		RunE: func(c *cobra.Command, names []string) error { return deletePVs(c.Context(), s, o, keep, names) },
+		RunE:              func(c *cobra.Command, names []string) error { return deletePVs(c.Context(), s, o, keep, names) },
+		ValidArgsFunction: completion.Volumes,
 	}
 	c.Flags().BoolVar(&keep.data, "keep-data", false, "delete the PersistentVolume only, whatever its reclaim policy says")
 	c.Flags().BoolVar(&keep.sure, "yes", false, "confirm: the data stays where it is, or another claim may have it")
@@ -109,7 +111,8 @@ func pvReleaseCommand(s streams) *cobra.Command {
 			"released so; of others, data may be gone already.",
 		Example: "  podvol pv release nfs211 --dry-run\n" +
 			"  podvol pv release nfs211 --yes",
-		RunE: func(c *cobra.Command, names []string) error { return releasePV(c.Context(), s, o, yes, names) },
+		RunE:              func(c *cobra.Command, names []string) error { return releasePV(c.Context(), s, o, yes, names) },
+		ValidArgsFunction: completion.Volumes,
 	}
 	c.Flags().BoolVar(&yes, "yes", false, "another claim may have the volume's data")
 	o.add(c.Flags())

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
+	"github.com/podvol/podvol/examples/podvol/internal/completion"
 	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 )
@@ -37,7 +38,8 @@ func pvcCommand(s streams) *cobra.Command {
 			"  podvol pvc nfs-211 -n ops-test -o wide\n" +
 			"  podvol pvc describe ops-test/nfs-211\n" +
 			"  podvol pvc delete ops-test/nfs-211",
-		RunE: func(_ *cobra.Command, names []string) error { return printPVCs(s, o, names) },
+		RunE:              func(_ *cobra.Command, names []string) error { return printPVCs(s, o, names) },
+		ValidArgsFunction: completion.Claims,
 	}
 	flags := c.Flags()
 	choice.AddOutput(c, &o.output, kubectlget.Formats()...)

@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/examples/podvol/internal/completion"
 	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/mount/host"
@@ -79,7 +80,8 @@ func pvcDeleteCommand(s streams) *cobra.Command {
 			"Exit code: 0 when all that was to go has gone, else 1; 2 for a wrong command line.",
 		Example: "  podvol pvc delete ops-test/nfs-211 --dry-run\n" +
 			"  podvol pvc delete ops-test/nfs-211",
-		RunE: func(c *cobra.Command, words []string) error { return deletePVCs(c.Context(), s, o, namespace, words) },
+		RunE:              func(c *cobra.Command, words []string) error { return deletePVCs(c.Context(), s, o, namespace, words) },
+		ValidArgsFunction: completion.Claims,
 	}
 	c.Flags().StringVarP(&namespace, "namespace", "n", v1.NamespaceDefault, "the namespace of claims that are named without one")
 	o.add(c.Flags())

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
+	"github.com/podvol/podvol/examples/podvol/internal/completion"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/mount/host"
@@ -63,6 +64,7 @@ func unmountCommand(s streams) *cobra.Command {
 	flags.StringArrayVar(&o.pods, "pod", nil, "unmount this pod, as NAMESPACE/NAME; with -f: only this one of the manifests (repeatable)")
 	flags.StringArrayVar(&o.uids, "uid", nil, "unmount the pod with this UID, where several have its name (repeatable)")
 	flags.BoolVar(&o.all, "all", false, "unmount all pods below the root directory; with --node: all of that node")
+	_ = c.RegisterFlagCompletionFunc("pod", completion.Pods) // the flag is there
 	choice.AddOutput(c, &o.output, rows.Formats()...)
 	flags.DurationVar(&o.timeout, "timeout", kubeletPodWait, "how long to wait for all volumes")
 	addVolumeDirs(flags, &o.volumeDirs)

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/podvol/podvol/util/testenv/nstest"
+)
+
+// completed returns the words that a shell would offer for the last one.
+func completed(t *testing.T, args ...string) []string {
+	t.Helper()
+	out, _ := mustPodvol(t, exitOK, append([]string{cobra.ShellCompNoDescRequestCmd}, args...)...)
+	words, directive, _ := strings.Cut(out, ":")
+	if !strings.HasPrefix(directive, "4\n") { // no files
+		t.Errorf("%q: %s", args, out)
+	}
+	return strings.Fields(words)
+}
+
+func TestCompletionOffersWhatIsRecorded(t *testing.T) {
+	root := recorded(t, exampleVolumes()[0], exampleVolumes()[1], exampleClaims()[0], exampleClaims()[1])
+	for _, tc := range []struct{ args, want string }{
+		{"pv --root-dir " + root, "nfs211 old"},
+		{"pv delete old --root-dir " + root, "nfs211"},
+		{"pvc --root-dir " + root, "ops-test/nfs-211 shop/data"},
+		{"pvc delete -n shop --root-dir " + root, "data ops-test/nfs-211"},
+		{"pv --root-dir /nonexistent", ""},
+		{"status --root-dir " + root + " -o", "table wide json yaml"},
+	} {
+		if got := completed(t, append(strings.Fields(tc.args), "")...); !slices.Equal(got, strings.Fields(tc.want)) {
+			t.Errorf("%s: %q, want %q", tc.args, got, tc.want)
+		}
+	}
+}
+
+func TestCompletionOffersMountedPods(t *testing.T) {
+	nstest.Parallel(t)
+	nstest.Run(t, func(t *testing.T) {
+		root := t.TempDir() + "/root"
+		mustPodvol(t, exitOK, "mount", "-f", manifestFile(t, podNamed("a", disk)), "--root-dir", root)
+		if got := completed(t, "unmount", "--root-dir", root, "--pod", ""); !slices.Equal(got, []string{"shop/a"}) {
+			t.Errorf("%q", got)
+		}
+	})
+}

@@ -1,0 +1,72 @@
+// Package completion completes words of podvol's command line with what is below the root directory.
+// It takes no lock, and offers nothing where something cannot be read.
+package completion
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/volume/objects/persisted"
+	"github.com/podvol/podvol/volume/standalone"
+	"github.com/podvol/podvol/volume/volumemanager"
+)
+
+// Pods completes a flag with the pods of volumes below the root directory.
+func Pods(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	var names []string
+	if rootDir, ok := root(c); ok {
+		volumes, _ := volumemanager.Inspect(rootDir, table.Kernel())
+		for _, v := range volumes {
+			if v.Pod.Name != "" {
+				names = append(names, v.Pod.String())
+			}
+		}
+	}
+	return offered(names, nil)
+}
+
+// Claims completes arguments with the claims below the root directory: without their
+// namespace where that is the one that -n says.
+func Claims(c *cobra.Command, args []string, given string) ([]string, cobra.ShellCompDirective) {
+	var names []string
+	if rootDir, ok := root(c); ok {
+		namespace := c.Flag("namespace").Value.String()
+		claims, _, _ := persisted.Read(standalone.ClaimsDir(rootDir))
+		for _, claim := range claims {
+			if claim.Namespace == namespace && !strings.Contains(given, "/") {
+				names = append(names, claim.Name)
+			} else {
+				names = append(names, claim.Namespace+"/"+claim.Name)
+			}
+		}
+	}
+	return offered(names, args)
+}
+
+// Volumes completes arguments with the PersistentVolumes below the root directory.
+func Volumes(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	var names []string
+	if rootDir, ok := root(c); ok {
+		_, volumes, _ := persisted.Read(standalone.ClaimsDir(rootDir))
+		for _, pv := range volumes {
+			names = append(names, pv.Name)
+		}
+	}
+	return offered(names, args)
+}
+
+func root(c *cobra.Command) (string, bool) {
+	rootDir, err := filepath.Abs(c.Flag("root-dir").Value.String())
+	return rootDir, err == nil && volumemanager.CheckRoot(rootDir) == nil
+}
+
+// offered are the names that are not given yet.
+func offered(names, given []string) ([]string, cobra.ShellCompDirective) {
+	slices.Sort(names)
+	names = slices.DeleteFunc(slices.Compact(names), func(name string) bool { return slices.Contains(given, name) })
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
