@@ -152,7 +152,7 @@ func (c *tableCurves) measure(t *testing.T, count, rounds int) {
 	cold := func(name string, kernel statmount.Kernel) figures.Way {
 		return figures.Way{Name: name, Run: func() { mustDo(t, listAll(onKernel(kernel), count)()) }}
 	}
-	const looks, hits = 500, 2
+	const looks, hits = 2000, 2
 	ways := []figures.Way{
 		changed("changed", own), changed(peer, utils),
 		changed("changed, no events", onKernel(withoutEvents{})), changed("changed, no listmount", onKernel(withoutList{})),
