@@ -33,9 +33,14 @@ import (
 // that no two are the same, and the volume's key.
 const tombstonePrefix = "buried/"
 
-// maxTombstones is how many are kept before the directories are synced: many enough
-// that it costs a teardown next to nothing.
-const maxTombstones = 64
+const (
+	// maxTombstones is how many are kept before the directories are synced: many enough
+	// that it costs a teardown next to nothing.
+	maxTombstones = 64
+	// maxEarly is how many more are kept of pods that have other volumes yet: once those have
+	// gone too, one directory is synced for all pods instead of some for each.
+	maxEarly = 4 * maxTombstones
+)
 
 // tombstones are the records of removed volumes that wait until the directories are synced, by their keys.
 type tombstones struct {
@@ -44,10 +49,11 @@ type tombstones struct {
 
 	mu      sync.Mutex
 	waiting map[string]Key
+	enough  int // of them, to look which can go
 }
 
 func newTombstones(rootDir string) *tombstones {
-	return &tombstones{rootDir: rootDir, sync: syncDir, waiting: make(map[string]Key)}
+	return &tombstones{rootDir: rootDir, sync: syncDir, waiting: make(map[string]Key), enough: maxTombstones}
 }
 
 // SyncDirsBy has the directories around removed volumes synced by f, in tests.
@@ -86,9 +92,40 @@ func (r Records) moveToTombstone(key Key, record *mountrecord.Record) error {
 		return err
 	}
 	if full := r.tombstones.add(under, key); full != nil {
-		r.forgetGone(full)
+		r.forgetRipe(full)
 	}
 	return nil
+}
+
+// forgetRipe is [Records.forgetGone] for the volumes of pods that have gone. The others are kept
+// as long as they are not too many.
+func (r Records) forgetRipe(full map[string]Key) {
+	early := make(map[string]Key)
+	there := make(map[types.UID]bool)
+	for under, key := range full {
+		is, known := there[key.PodUID]
+		if !known {
+			_, err := os.Lstat(filepath.Join(PodsDir(r.tombstones.rootDir), string(key.PodUID)))
+			is = !errors.Is(err, fs.ErrNotExist)
+			there[key.PodUID] = is
+		}
+		if is {
+			early[under] = key
+			delete(full, under)
+		}
+	}
+	r.forgetGone(full)
+	for len(early) > maxEarly {
+		some := make(map[string]Key, maxTombstones)
+		for under, key := range early {
+			if some[under] = key; len(some) == maxTombstones {
+				break
+			}
+		}
+		maps.DeleteFunc(early, func(under string, _ Key) bool { _, is := some[under]; return is })
+		r.forgetGone(some)
+	}
+	r.tombstones.keep(early)
 }
 
 // add returns all that are waiting once they are enough.
@@ -96,7 +133,7 @@ func (t *tombstones) add(under string, key Key) (full map[string]Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.waiting[under] = key
-	if len(t.waiting) < maxTombstones {
+	if len(t.waiting) < t.enough {
 		return nil
 	}
 	return t.take()
@@ -131,6 +168,7 @@ func (t *tombstones) keep(all map[string]Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	maps.Copy(t.waiting, all)
+	t.enough = len(t.waiting) + maxTombstones
 }
 
 // forgetAllGone does so for all that wait.

@@ -2,14 +2,17 @@ package rootdir
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/journal"
+	"github.com/podvol/podvol/volume/mountrecord"
 )
 
 func must(t *testing.T, err error) {
@@ -75,4 +78,52 @@ func TestNothingIsBuriedWhereSomethingStands(t *testing.T) {
 		t.Errorf("held: %v, %v", held, err)
 	}
 	must(t, r.Close())
+}
+
+// While pods have other volumes, their directories are not synced for those that are gone, up to
+// a limit. Once they are gone too, one directory is synced for all.
+func TestDirectoriesOfPodsThatStayAreSyncedLate(t *testing.T) {
+	root := t.TempDir()
+	must(t, os.MkdirAll(StateDir(root), 0o700))
+	must(t, os.MkdirAll(PodsDir(root), 0o750))
+	r, _, _, err := OpenRecords(root)
+	must(t, err)
+	var synced []string
+	r.tombstones.sync = func(dir *os.File) error {
+		rest, _ := filepath.Rel(root, dir.Name())
+		synced = append(synced, rest)
+		return nil
+	}
+	pods := 0
+	bury := func(n int, stay bool) {
+		for range n {
+			pods++
+			key := Key{types.UID(fmt.Sprint("p", pods)), "x/y", "v"}
+			if stay {
+				must(t, os.Mkdir(filepath.Join(PodsDir(root), string(key.PodUID)), 0o750))
+			}
+			must(t, r.journal.Put(key.String(), []byte("{}")))
+			must(t, r.Release(key, &mountrecord.Record{PodUID: key.PodUID, Volumes: []string{"v"}, Plugin: "x/y", Path: VolumePlace(root, key), InlineVolume: &v1.Volume{Name: "v"}}))
+		}
+	}
+	bury(maxEarly, true)
+	if len(synced) > 0 {
+		t.Errorf("synced %v", synced)
+	}
+	bury(2*maxTombstones, true)
+	if len(synced) == 0 || len(r.tombstones.waiting) > maxEarly+maxTombstones {
+		t.Errorf("synced %v, %d are waiting", synced, len(r.tombstones.waiting))
+	}
+	for n := range pods {
+		must(t, os.Remove(filepath.Join(PodsDir(root), fmt.Sprint("p", n+1))))
+	}
+	synced = nil
+	bury(maxTombstones, false)
+	if want := []string{"pods"}; !slices.Equal(synced, want) {
+		t.Errorf("synced %v, want %v", synced, want)
+	}
+	must(t, r.Close())
+	if held, _, err := journal.Read(RecordsPath(root)); err != nil || len(held) > 0 {
+		t.Errorf("held: %v, %v", held, err)
+	}
 }
