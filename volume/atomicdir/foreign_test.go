@@ -124,6 +124,7 @@ func TestNameThatWasLedElsewhere(t *testing.T) {
 	files := text(map[string]string{"a": "1", "b": "2"})
 	var p Publisher
 	mustPublish(t, &p, dir, files)
+	untilItShows(t, dir)
 	a := filepath.Join(dir, "a")
 	if err := errors.Join(os.Remove(a), os.Symlink("..data/b", a)); err != nil {
 		t.Fatal(err)
@@ -139,6 +140,25 @@ func TestNameThatWasLedElsewhere(t *testing.T) {
 	}
 	mustPublish(t, &p, dir, files)
 	wantVisible(t, dir, map[string]string{"a": "1", "b": "2"})
+}
+
+// untilItShows changes dir until its time of change shows it: the clock of some file systems, such
+// as tmpfs, stands still for longer than a publication takes.
+func untilItShows(t *testing.T, dir string) {
+	t.Helper()
+	changed := func() unix.Timespec {
+		var st unix.Stat_t
+		if err := unix.Lstat(dir, &st); err != nil {
+			t.Fatal(err)
+		}
+		return st.Ctim
+	}
+	for before := changed(); changed() == before; {
+		name := filepath.Join(dir, "foreign")
+		if err := errors.Join(os.WriteFile(name, nil, 0o600), os.Remove(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // A current version that somebody replaced by a link is not followed.
