@@ -6,15 +6,11 @@ import (
 	"bytes"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/testenv/figures"
 	"github.com/podvol/podvol/volume/fileset"
@@ -120,97 +116,61 @@ func kubeletLinks(dir string, files map[string]fileset.File) error {
 	return nil
 }
 
-// measure is what one way took for some directories: the clock's time, and the processors' time.
-type measure struct{ wall, cpu time.Duration }
-
-func spent(tb testing.TB) measure {
-	tb.Helper()
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		tb.Fatal(err)
-	}
-	return measure{time.Duration(time.Now().UnixNano()), time.Duration(u.Utime.Nano() + u.Stime.Nano())}
-}
-
 // TestOneFileRatios compares the volume of most ConfigMaps, one file, with the kubelet's writer,
 // in turn and in batches, so that the processors' time can be told:
 //
 //	go test ./volume/atomicdir -run OneFileRatios -v
-//
-// The limits are for the medians of the batches' processor time, and for their fastest times.
-func TestOneFileRatios(t *testing.T) {
-	slack, asserted := figures.Slack(t)
+func TestOneFileRatios(t *testing.T) { figures.EachFileSystem(t, measureOneFile) }
+
+func measureOneFile(t *testing.T) {
+	_, asserted := figures.Slack(t)
 	rounds, batch := 3, 20
 	if asserted || testing.Verbose() {
 		rounds, batch = 15, 200
 	}
-	places := map[string]string{"disk": spreadDir(t)}
-	figures.InMemory(t)
-	places["memory"] = t.TempDir()
-	versions := make([]map[string]fileset.File, 3)
-	for i := range versions {
-		versions[i] = map[string]fileset.File{"app.yaml": {Data: []byte(fmt.Sprint("version: ", i)), Mode: 0o644}}
+	base := spreadDir(t)
+	version := func(n int) map[string]fileset.File {
+		return map[string]fileset.File{"app.yaml": {Data: fmt.Appendf(nil, "version: %d", n), Mode: 0o644}}
 	}
-	steps := []struct {
-		name  string
-		files map[string]fileset.File
-		limit float64
-	}{{"first", versions[0], 0.9}, {"again", versions[0], 0.9}, {"changed", versions[1], 0.9}}
-	for _, place := range slices.Sorted(maps.Keys(places)) {
-		taken := make(map[string][]measure)
-		for range rounds {
-			p := Publisher{Sole: true}
-			ways := map[string]func(dir string, files map[string]fileset.File) error{
-				"kubelet": kubeletWrite,
-				"podvol": func(dir string, files map[string]fileset.File) error {
-					_, err := p.Publish(t.Context(), dir, files)
-					return err
-				},
-			}
-			for _, way := range slices.Sorted(maps.Keys(ways)) {
-				dirs := make([]string, batch)
-				for i := range dirs {
-					dirs[i] = freshDir(t, places[place])
-				}
-				for _, step := range steps {
-					before := spent(t)
-					for _, dir := range dirs {
-						if err := ways[way](dir, step.files); err != nil {
-							t.Fatal(err)
-						}
+	p := Publisher{Sole: true}
+	publish := func(dir string, files map[string]fileset.File) error {
+		_, err := p.Publish(t.Context(), dir, files)
+		return err
+	}
+	// ways has one round of a writer for each row, each on what the one before has left.
+	ways := func(writer string, write func(string, map[string]fileset.File) error) []figures.Way {
+		dirs := make([]string, batch)
+		all := func(files map[string]fileset.File) func() {
+			return func() {
+				for _, dir := range dirs {
+					if err := write(dir, files); err != nil {
+						t.Fatal(err)
 					}
-					after := spent(t)
-					taken[step.name+way] = append(taken[step.name+way], measure{after.wall - before.wall, after.cpu - before.cpu})
 				}
 			}
 		}
-		for _, step := range steps {
-			cpu := medianOf(taken[step.name+"podvol"], measure.processors) / medianOf(taken[step.name+"kubelet"], measure.processors)
-			wall := leastOf(taken[step.name+"podvol"]) / leastOf(taken[step.name+"kubelet"])
-			t.Logf("%-6s %-7s %.1f µs of processors, %.2f of the kubelet's median; %.2f of its fastest time (limit %v)", place, step.name,
-				medianOf(taken[step.name+"podvol"], measure.processors)/float64(batch)/1e3, cpu, wall, step.limit)
-			if asserted && max(cpu, wall) > step.limit*slack {
-				t.Errorf("%s, %s: %.2f of the kubelet's processor time and %.2f of its time, more than %v times %v", place, step.name, cpu, wall, slack, step.limit)
+		fresh := func() {
+			for i := range dirs {
+				dirs[i] = freshDir(t, base)
 			}
 		}
+		return []figures.Way{
+			{Name: writer + " first", Prepare: fresh, Run: all(version(0))},
+			{Name: writer + " again", Run: all(version(0))},
+			{Name: writer + " changed", Run: all(version(1))},
+		}
 	}
-}
-
-func (m measure) processors() float64 { return float64(m.cpu) }
-
-func medianOf(all []measure, by func(measure) float64) float64 {
-	values := make([]float64, 0, len(all))
-	for _, m := range all {
-		values = append(values, by(m))
+	took := figures.InTurn(t, rounds, append(ways("kubelet", kubeletWrite), ways("podvol", publish)...)...)
+	of := time.Duration(batch)
+	for _, row := range []struct {
+		name  string
+		limit float64
+	}{{"first", 0.9}, {"again", 0.7}, {"changed", 0.7}} {
+		ours, theirs := took["podvol "+row.name], took["kubelet "+row.name]
+		what := "a ConfigMap of one file, " + row.name
+		cpu := figures.Times(what, figures.CPU, ours.Median.CPU/of, "kubelet's writer", theirs.Median.CPU/of, row.limit)
+		wall := figures.Times(what, figures.Wall, ours.Median.Wall/of, "kubelet's writer", theirs.Median.Wall/of, row.limit)
+		wall.Fastest = ours.Fastest.Wall.Seconds() / theirs.Fastest.Wall.Seconds()
+		figures.Report(t, cpu, wall)
 	}
-	slices.Sort(values)
-	return values[len(values)/2]
-}
-
-func leastOf(all []measure) float64 {
-	least := all[0].wall
-	for _, m := range all {
-		least = min(least, m.wall)
-	}
-	return float64(least)
 }
