@@ -24,24 +24,31 @@ import (
 // method, which is a loop over the same steps without a manager. It compares the time that this
 // process takes: that of the programs that mount-utils runs is not in it.
 //
-//		PODVOL_ASSERT_FIGURES=1 go test ./volume/volumemanager -run MounterRatios/root -v
+//	PODVOL_ASSERT_FIGURES=1 go test ./volume/volumemanager -run MounterRatios/root -v
 //
-//	  - "in memory": a mounter of another module that mounts nothing. The kubelet took 3.2 times
-//	    the loop's time for 110 pods, and 4 times for 1,000.
-//	  - "mount-utils": both mount by mount-utils, a tmpfs for each pod.
-//	  - "mixed": pods with a secret, a configMap, an emptyDir and a hostPath. The manager has the
-//	    host's mounter, and the loop has mount-utils.
+// The limits are what the kubelet takes, in times of the loop.
+//
+//   - "in memory": a mounter of another module that mounts nothing. The kubelet took 104 µs for
+//     each of 110 pods and 140 µs for each of 1,000, where the loop takes 32 to 35 µs. Down it
+//     took 74 µs, and the loop 50 µs.
+//   - "mount-utils": both mount by mount-utils, a tmpfs for each pod. The kubelet adds the same to
+//     the loop.
+//   - "mixed": pods with a secret, a configMap, an emptyDir and a hostPath. The manager has the
+//     host's mounter, and the loop has mount-utils. The kubelet took 503 ms for 500 pods, where a
+//     manager took 775 ms that takes 1.7 times the loop's time.
 func TestMounterRatios(t *testing.T) {
 	_, asserted := figures.Slack(t)
 	testtool.Need(t, "mount") // which mount-utils runs
 	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
-		for disk, mountAt := range map[string]func(*testing.T, string){
-			"tmpfs": func(t *testing.T, dir string) { mounttest.MountTmpfs(t, dir) },
-			"ext4":  func(t *testing.T, dir string) { figures.FreshExt4(t, dir) },
+		for disk, mountAt := range map[string]func(*testing.T, string) (mounted bool){
+			"tmpfs": func(t *testing.T, dir string) bool { mounttest.MountTmpfs(t, dir); return true },
+			"ext4":  figures.FreshExt4,
 		} {
 			t.Run(disk, func(t *testing.T) {
 				dir := t.TempDir()
-				mountAt(t, dir)
+				if !mountAt(t, dir) {
+					return
+				}
 				t.Setenv("TMPDIR", dir) // which says what the figures are of
 				for _, c := range mounterContests() {
 					c.race(t, filepath.Join(dir, c.name), asserted)
@@ -72,10 +79,10 @@ func mounterContests() []mounterContest {
 		{Name: "password", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "password"}}},
 	}
 	return []mounterContest{
-		{"110 in memory", 110, share, inMemory, inMemory, 3.2, 3},
-		{"1000 in memory", 1000, share, inMemory, inMemory, 4, 3},
-		{"110 by mount-utils", 110, memory, mountUtils, mountUtils, 2.2, 2},
-		{"500 mixed", 500, mixed, hosts, mountUtils, 1.3, 1.7},
+		{"110 in memory", 110, share, inMemory, inMemory, 3.2, 1.5},
+		{"1000 in memory", 1000, share, inMemory, inMemory, 4, 1.5},
+		{"110 by mount-utils", 110, memory, mountUtils, mountUtils, 1.2, 1.1},
+		{"500 mixed", 500, mixed, hosts, mountUtils, 1.1, 1.1},
 	}
 }
 
