@@ -29,6 +29,8 @@ func TestCompletionOffersWhatIsRecorded(t *testing.T) {
 		{"pvc --root-dir " + root, "ops-test/nfs-211 shop/data"},
 		{"pvc delete -n shop --root-dir " + root, "data ops-test/nfs-211"},
 		{"pv --root-dir /nonexistent", ""},
+		{"pv describe --root-dir " + root, "nfs211 old"},
+		{"pvc describe -n shop --root-dir " + root, "data ops-test/nfs-211"},
 		{"status --root-dir " + root + " -o", "table wide json yaml"},
 	} {
 		if got := completed(t, append(strings.Fields(tc.args), "")...); !slices.Equal(got, strings.Fields(tc.want)) {
@@ -42,8 +44,10 @@ func TestCompletionOffersMountedPods(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		root := t.TempDir() + "/root"
 		mustPodvol(t, exitOK, "mount", "-f", manifestFile(t, podNamed("a", disk)), "--root-dir", root)
-		if got := completed(t, "unmount", "--root-dir", root, "--pod", ""); !slices.Equal(got, []string{"shop/a"}) {
-			t.Errorf("%q", got)
+		for _, args := range [][]string{{"unmount", "--root-dir", root, "--pod", ""}, {"explain", "--root-dir", root, ""}} {
+			if got := completed(t, args...); !slices.Equal(got, []string{"shop/a"}) {
+				t.Errorf("%q: %q", args, got)
+			}
 		}
 	})
 }

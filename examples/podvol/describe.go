@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/examples/podvol/internal/completion"
 	"github.com/podvol/podvol/examples/podvol/internal/describe"
 	"github.com/podvol/podvol/examples/podvol/internal/fields"
 	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
@@ -27,7 +28,8 @@ func pvcDescribeCommand(s streams) *cobra.Command {
 			"it is and becomes, what happens to the data when they are deleted, and which pods on\n" +
 			"this machine use them. It takes no lock, and works while podvol run-node runs.\n\n" +
 			"Exit code: 0, or 1 when a claim does not exist or a record is damaged.",
-		Example: "  podvol pvc describe ops-test/nfs-211",
+		Example:           "  podvol pvc describe ops-test/nfs-211",
+		ValidArgsFunction: completion.Claims,
 		RunE: func(c *cobra.Command, names []string) error {
 			if len(names) == 0 {
 				return usagef("name the claims, as NAME or NAMESPACE/NAME; podvol pvc -A lists them")
@@ -57,7 +59,8 @@ func pvDescribeCommand(s streams) *cobra.Command {
 			"reclaimed, what happens to the data when the claim goes, and which pods on this machine\n" +
 			"use them. It takes no lock, and works while podvol run-node runs.\n\n" +
 			"Exit code: 0, or 1 when one does not exist or a record is damaged.",
-		Example: "  podvol pv describe nfs211",
+		Example:           "  podvol pv describe nfs211",
+		ValidArgsFunction: completion.Volumes,
 		RunE: func(c *cobra.Command, names []string) error {
 			if len(names) == 0 {
 				return usagef("name the volumes; podvol pv lists them")

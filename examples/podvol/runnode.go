@@ -69,7 +69,7 @@ func runNodeCommand(s streams) *cobra.Command {
 	addNodeName(flags, &o.nodeName, "this node's name; pods of other nodes are left out (default: the host name)")
 	flags.BoolVar(&o.fake, "fake", false, "mount nothing: at the end, print the commands that would have run")
 	choice.AddOutput(c, &o.output, rows.StreamFormats()...)
-	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve a page for people at /, and /metrics, /explain, /drivers and /healthz, at this PORT of the loopback interface, or at HOST:PORT (default: nowhere)")
+	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve a page for people at /, and /metrics, /explain, /watch, /drivers and /healthz, at this PORT of the loopback interface, or at HOST:PORT (default: nowhere)")
 	flags.BoolVar(&o.logRecords, "log-records", false, "write log records to standard error where that is a terminal, too, instead of sentences")
 	flags.BoolVar(&o.unmountOnExit, "unmount-on-exit", false, "unmount everything below the root directory when stopped")
 	flags.BoolVar(&o.adopt, "adopt", false, "take over volumes below the root directory that podvol has no record of")

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
+	"github.com/podvol/podvol/examples/podvol/internal/completion"
 	"github.com/podvol/podvol/examples/podvol/internal/fields"
 	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
 	"github.com/podvol/podvol/mount"
@@ -97,28 +98,13 @@ func Command(s Surroundings) *cobra.Command {
 	}
 	s.AddRootDir(c.Flags(), &rootDir)
 	choice.AddOutput(c, &output, "text", "json", "yaml")
-	c.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return completions(rootDir, s.CheckRootDir), cobra.ShellCompDirectiveNoFileComp
+	c.ValidArgsFunction = func(c *cobra.Command, args []string, given string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return completion.Pods(c, args, given)
 	}
 	return c
-}
-
-// completions are the pods below a root directory.
-func completions(rootDir string, check func(string) (string, error)) (pods []string) {
-	rootDir, err := check(rootDir)
-	if err != nil {
-		return nil
-	}
-	found, err := volumemanager.Inspect(rootDir, table.Kernel())
-	rows, convertErr := nodeserver.VolumesOf(found)
-	if len(rows) == 0 || errors.Join(err, convertErr) != nil {
-		return nil
-	}
-	for _, v := range rows {
-		pods = append(pods, v.PodName())
-	}
-	slices.Sort(pods)
-	return slices.Compact(pods)
 }
 
 func (s Surroundings) explain(ctx context.Context, rootDir, word, output string) error {
