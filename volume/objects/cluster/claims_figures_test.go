@@ -46,6 +46,7 @@ func TestFiguresOfClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bindClaims(t, claims)
 		b.report(t, "virtual time")
+		figures.Report(t, figures.Row{What: fmt.Sprintf("requests for a claim, of %d over an API with conflicts", claims), Unit: figures.Count, Ours: b.calls(), Limit: 4.7})
 		ideal := claimWorkers / (b.calls() * callLatency.Seconds())
 		if rate := b.rate(); rate < 300 || rate < share*ideal {
 			t.Errorf("%.0f claims a second; want at least 300, and %.0f%% of the %.0f that %d workers could do", rate, 100*share, ideal, claimWorkers)

@@ -179,7 +179,8 @@ func thisMachine() string {
 	kernel := "an unknown kernel"
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
-		kernel = unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:])
+		version, _, _ := strings.Cut(unix.ByteSliceToString(u.Release[:]), "-") // the rest is who built it
+		kernel = unix.ByteSliceToString(u.Sysname[:]) + " " + version
 	}
 	text := fmt.Sprintf("%d processors (%s), %s, %s", runtime.NumCPU(), processor(), kernel, runtime.Version())
 	if load, err := os.ReadFile("/proc/loadavg"); err == nil {

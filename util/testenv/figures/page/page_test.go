@@ -6,11 +6,60 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/podvol/podvol/util/testenv/figures"
 )
+
+const top = "../../../.."
+
+// The page's rows are those of tests that exist, and each of its plots is there.
+func TestThePageAgreesWithTheTests(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(top, ".github", pageName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages, err := discover(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := make(map[string][]string)
+	for _, p := range packages {
+		known[p.dir] = p.tests
+	}
+	rows, dir := 0, ""
+	for line := range strings.Lines(string(text)) {
+		if name, ok := strings.CutPrefix(line, "## "); ok {
+			dir = strings.TrimSpace(name)
+			if known[dir] == nil && dir != "Behind" {
+				t.Errorf("the package %s has no tests that measure: make the page anew", dir)
+			}
+		}
+		if name, _, ok := strings.Cut(strings.TrimPrefix(line, "| "), " | "); ok && strings.HasPrefix(name, "Test") && name != "Test" {
+			if rows++; !slices.Contains(known[dir], name) {
+				t.Errorf("%s is no test of %s: make the page anew", name, dir)
+			}
+		}
+	}
+	if rows == 0 {
+		t.Error("the page has no rows")
+	}
+	there, err := filepath.Glob(filepath.Join(top, ".github", plotsDir, "*.svg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown []string
+	for _, m := range regexp.MustCompile(`\]\(`+plotsDir+`/(.*?)\)`).FindAllStringSubmatch(string(text), -1) {
+		shown = append(shown, filepath.Join(top, ".github", plotsDir, m[1]))
+	}
+	slices.Sort(shown)
+	if !slices.Equal(shown, there) {
+		t.Errorf("the page shows %v, there are %v", shown, there)
+	}
+}
 
 func TestWhatIsBeyondItsLimitIsNamedFirst(t *testing.T) {
 	slow := &figures.Row{What: "slow thing", Unit: figures.CPU, Ours: 3, Peer: "kubelet", Theirs: 2, Limit: 1}
