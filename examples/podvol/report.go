@@ -16,6 +16,7 @@ import (
 
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
+	"github.com/podvol/podvol/examples/podvol/internal/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -281,7 +282,11 @@ func (p *progress) show(waiting []string, elapsed time.Duration) {
 	if len(waiting) > maxNamed {
 		named, more = waiting[:maxNamed], ", …"
 	}
-	fmt.Fprintf(p.terminal, "%sWaiting for %d %s (%ds): %s%s", clearLine, len(waiting), noun, int(elapsed.Seconds()), plaintext.Cell(strings.Join(named, ", ")), more)
+	begin, names := fmt.Sprintf("Waiting for %d %s (%ds): ", len(waiting), noun, int(elapsed.Seconds())), plaintext.Cell(strings.Join(named, ", "))+more
+	if width := table.TerminalWidth(p.terminal); width > 0 {
+		names = table.Shorten(names, max(1, width-1-len(begin))) // of a line that wraps, only the end could be cleared
+	}
+	fmt.Fprint(p.terminal, clearLine+begin+names)
 }
 
 func (p *progress) clear() {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"io"
@@ -14,7 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
+	"github.com/podvol/podvol/examples/podvol/internal/table"
 	"github.com/podvol/podvol/mount/fakemount"
+	"github.com/podvol/podvol/util/testenv/terminal"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -112,6 +115,24 @@ func TestHungVolumeHoldsNoRowBack(t *testing.T) {
 			t.Errorf("the progress line is left: %q", terminal.String())
 		}
 	})
+}
+
+// Of a line that wraps only the end would be cleared.
+func TestTheProgressLineFitsTheTerminal(t *testing.T) {
+	typist, program := terminal.Open(t)
+	defer program.Close()
+	terminal.Resize(t, program, 40)
+	p := newProgress(program)
+	p.show([]string{"a-volume-with-a-long-name", "another-one-of-that-kind"}, 7*time.Second)
+	p.clear()
+	_, err := io.WriteString(program, "\n")
+	must(t, err)
+	line, err := bufio.NewReader(typist).ReadString('\n')
+	must(t, err)
+	shown, _, _ := strings.Cut(strings.TrimPrefix(line, clearLine), clearLine)
+	if width := table.Width(shown); width > 39 || !strings.HasPrefix(shown, "Waiting for 2 volumes (7s): a-") || !strings.HasSuffix(shown, "kind") {
+		t.Errorf("%d columns: %q", width, line)
+	}
 }
 
 func TestShellJoin(t *testing.T) {
