@@ -13,14 +13,14 @@ import (
 
 // Watch tells clients of changed rows as server-sent events, which browsers read by EventSource; see
 // [WatchPage]. Each event is an [Event] in JSON. It tells only of what has changed, and does
-// nothing while nothing changes. At most 16 clients watch a node. Its methods are safe for concurrent
-// use. The zero value is ready.
+// nothing while nothing changes. At most 16 clients watch at each server, so that those of one
+// leave room at another. Its methods are safe for concurrent use. The zero value is ready.
 type Watch struct {
 	// Also is called by each Changed, and must not block; nil: nothing is.
 	Also func()
 
 	mu      sync.Mutex
-	clients map[chan struct{}]struct{}
+	clients map[chan struct{}]any // and the server of each
 }
 
 // Event is one event of a [Watch].
@@ -55,18 +55,24 @@ func (w *Watch) Changed(volumemanager.VolumeStatus) {
 	}
 }
 
-// add returns what tells a client of changes; nil: there are too many.
-func (w *Watch) add() chan struct{} {
+// add returns what tells a client of changes; nil: its server has too many.
+func (w *Watch) add(server any) chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.clients) >= maxWatchers {
+	same := 0
+	for _, other := range w.clients {
+		if other == server {
+			same++
+		}
+	}
+	if same >= maxWatchers {
 		return nil
 	}
 	if w.clients == nil {
-		w.clients = make(map[chan struct{}]struct{})
+		w.clients = make(map[chan struct{}]any)
 	}
 	news := make(chan struct{}, 1)
-	w.clients[news] = struct{}{}
+	w.clients[news] = server
 	return news
 }
 
@@ -79,7 +85,7 @@ func (w *Watch) remove(news chan struct{}) {
 // handler tells of the rows that explain returns.
 func (w *Watch) handler(explain func() []volumemanager.VolumeStatus) http.HandlerFunc {
 	return func(rw http.ResponseWriter, r *http.Request) {
-		news := w.add()
+		news := w.add(r.Context().Value(http.ServerContextKey))
 		if news == nil {
 			http.Error(rw, "too many clients watch this node", http.StatusServiceUnavailable)
 			return
@@ -96,13 +102,15 @@ func (w *Watch) handler(explain func() []volumemanager.VolumeStatus) http.Handle
 			if err != nil {
 				return
 			}
-			if first || len(event.Volumes)+len(event.Gone) > 0 {
-				text, err := json.Marshal(event)
-				if err != nil || !send(conn, rw, text) {
-					return
-				}
+			text, err := json.Marshal(event)
+			if err != nil {
+				return
 			}
-			pause := time.NewTimer(max(watchPause, 9*time.Since(began)))
+			took := time.Since(began) // without the time that the client takes
+			if (first || len(event.Volumes)+len(event.Gone) > 0) && !send(conn, rw, text) {
+				return
+			}
+			pause := time.NewTimer(max(watchPause, 9*took))
 			select {
 			case <-pause.C:
 			case <-r.Context().Done():

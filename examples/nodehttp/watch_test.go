@@ -20,6 +20,7 @@ import (
 // watched is a server whose rows change.
 type watched struct {
 	listener *pipeListener
+	other    *pipeListener // of a second server
 	watch    Watch
 
 	mu   sync.Mutex
@@ -29,10 +30,13 @@ type watched struct {
 
 func newWatched(t *testing.T) *watched {
 	t.Helper()
-	w := &watched{listener: &pipeListener{connecting: make(chan net.Conn), closed: make(chan struct{})}}
-	s := &Server{listener: w.listener}
-	s.Serve(NewMetrics(idleManager(t), nil), w.explain, WatchPage("/watch", &w.watch, w.explain))
-	t.Cleanup(s.Close)
+	w := &watched{listener: newPipeListener(), other: newPipeListener()}
+	page := WatchPage("/watch", &w.watch, w.explain)
+	for _, l := range []*pipeListener{w.listener, w.other} {
+		s := &Server{listener: l}
+		s.Serve(NewMetrics(idleManager(t), nil), w.explain, page)
+		t.Cleanup(s.Close)
+	}
 	return w
 }
 
@@ -51,10 +55,19 @@ func (w *watched) set(rows ...volumemanager.VolumeStatus) {
 	w.watch.Changed(volumemanager.VolumeStatus{})
 }
 
+func newPipeListener() *pipeListener {
+	return &pipeListener{connecting: make(chan net.Conn), closed: make(chan struct{})}
+}
+
 // open begins to watch.
 func (w *watched) open(t *testing.T) (answer *http.Response, events *bufio.Reader) {
 	t.Helper()
-	conn := w.listener.dial()
+	return openAt(t, w.listener)
+}
+
+func openAt(t *testing.T, l *pipeListener) (answer *http.Response, events *bufio.Reader) {
+	t.Helper()
+	conn := l.dial()
 	go func() { _, _ = io.WriteString(conn, "GET /watch HTTP/1.1\r\nHost: x\r\n\r\n") }()
 	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
@@ -139,6 +152,29 @@ func TestWatchersLeaveRoomForOthers(t *testing.T) {
 		answer, _ := w.open(t)
 		if text, err := io.ReadAll(answer.Body); answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(text), "too many") || err != nil {
 			t.Errorf("one more: %s, %q, %v", answer.Status, text, err)
+		}
+		if answer, _ := openAt(t, w.other); answer.StatusCode != http.StatusOK {
+			t.Errorf("at the other server: %s", answer.Status)
+		}
+	})
+}
+
+// A client that reads slowly is told of the next change as soon as others once it reads again.
+func TestWatchersThatReadSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatched(t)
+		long := claimRow("a", "web")
+		long.Source = strings.Repeat("x", 64<<10) // more than is buffered
+		w.set(long)
+		_, events := w.open(t)
+		time.Sleep(writeTimeout / 2) // the first event is on its way
+		if states, _ := next(t, events); len(states) != 1 {
+			t.Fatalf("at first: %v", states)
+		}
+		w.set()
+		began := time.Now()
+		if _, gone := next(t, events); len(gone) != 1 || time.Since(began) > watchPause {
+			t.Errorf("%v after %v", gone, time.Since(began))
 		}
 	})
 }
