@@ -178,6 +178,7 @@ func measure(t *testing.T, what string, limit float64, options ...string) {
 		sideBySide += comeAndGo(t, plain)
 		laidOut += comeAndGo(t, marked)
 	}
+	t.Setenv("TMPDIR", root) // which says what the figures are of
 	figures.Report(t, figures.Times(fmt.Sprintf("%d pods come and go on ext4 %s, laid out", rounds*100, what), figures.Wall, laidOut, "side by side", sideBySide, limit))
 }
 
