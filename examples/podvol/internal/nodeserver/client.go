@@ -179,12 +179,21 @@ func fetch[Row any](ctx context.Context, rootDir, path string) (rows []Row, err 
 	return rows, json.NewDecoder(answer.Body).Decode(&rows)
 }
 
-// ask asks the podvol run-node that keeps a root directory.
+// ask asks the podvol run-node that keeps a root directory. An answer takes as long as limit, 0
+// being for ever, but begins in time.
 func ask(ctx context.Context, rootDir, path string, limit time.Duration) (*http.Response, error) {
 	socket := socketOf(rootDir)
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	answer, err := askBy(ctx, func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}}
+	}, path, limit)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", rootDir, err)
+	}
+	return answer, nil
+}
+
+func askBy(ctx context.Context, dial func(ctx context.Context, network, addr string) (net.Conn, error), path string, limit time.Duration) (*http.Response, error) {
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: dial, ResponseHeaderTimeout: patience}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://podvol"+path, nil)
 	if err != nil {
 		return nil, err
@@ -200,7 +209,7 @@ func ask(ctx context.Context, rootDir, path string, limit time.Duration) (*http.
 		err = fmt.Errorf("podvol run-node answers %s", answer.Status)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", rootDir, err)
+		return nil, err
 	}
 	return answer, nil
 }
