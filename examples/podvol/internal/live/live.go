@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -70,7 +71,7 @@ const pause = 100 * time.Millisecond
 func (c Config) byRecords(ctx context.Context, show func([]nodeserver.Volume) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	changes, err := newChanges(ctx, c.RootDir, c.Mounts)
+	changes, err := newChanges(ctx, c.RootDir, c.Mounts, nodeserver.WatchNodes)
 	if err != nil {
 		return err
 	}
@@ -96,26 +97,30 @@ func (c Config) byRecords(ctx context.Context, show func([]nodeserver.Volume) er
 
 // changes tells of changes of records, of mounts and of nodes that begin.
 type changes struct {
-	stateDir   string
-	records    *inotify.Instance
-	written    chan struct{}
-	dir, nodes *manifestdir.Watch
-	mounts     <-chan struct{}
+	stateDir string
+	records  *inotify.Instance
+	written  chan struct{}
+	dir      *manifestdir.Watch
+	nodes    *manifestdir.Watch // nil: this user may ask none
+	begun    <-chan struct{}    // of nodes
+	mounts   <-chan struct{}
 }
 
-func newChanges(ctx context.Context, rootDir string, mounts mount.Table) (*changes, error) {
+func newChanges(ctx context.Context, rootDir string, mounts mount.Table, watchNodes func() (*manifestdir.Watch, error)) (*changes, error) {
 	c := &changes{stateDir: volumemanager.StateDir(rootDir), written: make(chan struct{}, 1), mounts: mounts.Subscribe(ctx)}
 	var err error
 	if c.dir, err = manifestdir.NewWatch(c.stateDir); err != nil {
 		return nil, err
 	}
-	if c.nodes, err = nodeserver.WatchNodes(); err != nil {
+	switch c.nodes, err = watchNodes(); {
+	case err == nil:
+		c.begun = c.nodes.Changed()
+	case !errors.Is(err, fs.ErrPermission):
 		c.dir.Close()
 		return nil, err
 	}
 	if c.records, err = inotify.New(); err != nil {
-		c.dir.Close()
-		c.nodes.Close()
+		c.closeWatches()
 		return nil, err
 	}
 	go c.read(c.records)
@@ -144,7 +149,7 @@ func (c *changes) wait(ctx context.Context) bool {
 	case <-ctx.Done():
 	case <-c.written:
 	case <-c.dir.Changed():
-	case <-c.nodes.Changed():
+	case <-c.begun:
 	case _, open := <-c.mounts:
 		if !open {
 			c.mounts = nil // the records tell, too
@@ -161,9 +166,15 @@ func (c *changes) wait(ctx context.Context) bool {
 }
 
 func (c *changes) close() {
-	c.dir.Close()
-	c.nodes.Close()
+	c.closeWatches()
 	_ = c.records.Close()
+}
+
+func (c *changes) closeWatches() {
+	c.dir.Close()
+	if c.nodes != nil {
+		c.nodes.Close()
+	}
 }
 
 // lines prints the volumes that have changed, for pipes and files.

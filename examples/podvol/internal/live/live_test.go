@@ -2,12 +2,17 @@ package live
 
 import (
 	"bytes"
+	"io/fs"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
 	"github.com/podvol/podvol/examples/podvol/internal/table"
+	"github.com/podvol/podvol/mount/fakemount"
+	"github.com/podvol/podvol/volume/nodeagent/manifestdir"
+	"github.com/podvol/podvol/volume/volumemanager"
 )
 
 func volume(name, state, failed string) nodeserver.Volume {
@@ -82,5 +87,24 @@ func TestRedrawOverwritesTheLastTable(t *testing.T) {
 		if got := redraw(tc.shown, tc.lines, tc.columns); got != tc.want {
 			t.Errorf("%q, want %q", got, tc.want)
 		}
+	}
+}
+
+// A user who may not see the sockets of nodes watches the records all the same.
+func TestChangesWithoutTheRightToAskNodes(t *testing.T) {
+	root := t.TempDir()
+	denied := func() (*manifestdir.Watch, error) {
+		return nil, &fs.PathError{Op: "watch", Path: "/run", Err: fs.ErrPermission}
+	}
+	c, err := newChanges(t.Context(), root, fakemount.New().Table(), denied)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	if err := os.MkdirAll(volumemanager.StateDir(root), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if !c.wait(t.Context()) {
+		t.Error("a change was not told")
 	}
 }
