@@ -12,6 +12,7 @@
 //	podvol pvc                    print claims as kubectl does; delete them
 //	podvol pv                     the same for PersistentVolumes; release them
 //	podvol discover --dir DIR     print the disks mounted there as PersistentVolumes
+//	podvol plugins                list the volume plugins, and what this machine lacks
 //	podvol version                print of what this program is made
 //
 // It is the main job of the podvol library as a program. Its commands parse flags, call
@@ -35,6 +36,7 @@ import (
 	"github.com/podvol/podvol/examples/podvol/internal/explain"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
+	"github.com/podvol/podvol/examples/podvol/internal/pluginlist"
 	"github.com/podvol/podvol/examples/podvol/internal/sentences"
 	"github.com/podvol/podvol/examples/podvol/internal/version"
 	"github.com/podvol/podvol/mount/sandbox"
@@ -136,7 +138,7 @@ func rootCommand(s streams) *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(mountCommand(s), statusCommand(s), unmountCommand(s), fsckCommand(s), runCommand(s), renderCommand(s), runNodeCommand(s), pvcCommand(s), pvCommand(s), discoverCommand(s),
 		explain.Command(explain.Surroundings{Out: s.out, Err: s.err, Usage: usagef, AddRootDir: addRootDir, CheckRootDir: checkRootDir}),
-		withoutArgs(version.Command(s.out)), withoutArgs(ownplugins.ListCommand(ownplugins.Surroundings{Out: s.out, Err: s.err, Usage: usagef, Reported: errReported, RootDir: addRootDir})))
+		withoutArgs(version.Command(s.out)), withoutArgs(pluginlist.Command(s.out, ownplugins.Known)), withoutArgs(ownplugins.ListCommand(ownplugins.Surroundings{Out: s.out, Err: s.err, Usage: usagef, Reported: errReported, RootDir: addRootDir})))
 	return root
 }
 

@@ -400,7 +400,7 @@ func (c Config) leavesDaemon(fstype string) bool {
 	case "nfs", "cifs", "ceph", "":
 		return false
 	}
-	return c.hasHelper(fstype) && c.kernelLacks(fstype)
+	return c.hasHelper(fstype) && !c.KernelHas(fstype)
 }
 
 // hasSystemd reports whether systemd runs this host, as sd_booted(3) does.

@@ -144,10 +144,11 @@ func (c Config) hasHelper(fstype string) bool {
 	return ok
 }
 
-// kernelLacks reports whether the running kernel has the type neither built in
-// or loaded nor among its modules, as far as can be seen from here.
-func (c Config) kernelLacks(fstype string) bool {
-	return !c.isRegistered(fstype) && !c.hasModule(fstype)
+// KernelHas reports whether the running kernel has a type of file system, built in, loaded or
+// among its modules, as far as can be seen from here. It loads nothing, and may be called
+// concurrently. The types are those of mount(8), such as nfs4.
+func (c Config) KernelHas(fstype string) bool {
+	return c.isRegistered(fstype) || c.hasModule(fstype)
 }
 
 // isRegistered looks the type up in /proc/filesystems.
@@ -300,7 +301,7 @@ func (c Config) weigh(r mount.Request, said mount.Cause) (cause mount.Cause, als
 	case mount.ErrHelperMissing, mount.ErrNoFilesystem:
 	case mount.ErrNoSource:
 		// mount(8) takes the source of a type that it does not know for a device.
-		if strings.HasPrefix(r.Source, "/") || !fstypes.InKernel(fstype) || !c.kernelLacks(fstype) {
+		if strings.HasPrefix(r.Source, "/") || !fstypes.InKernel(fstype) || c.KernelHas(fstype) {
 			return said, nil
 		}
 		return mount.ErrNoFilesystem, nil
@@ -311,7 +312,7 @@ func (c Config) weigh(r mount.Request, said mount.Cause) (cause mount.Cause, als
 	default:
 		return said, nil
 	}
-	kernelLacks := fstypes.InKernel(fstype) && (said == mount.ErrNoFilesystem || c.kernelLacks(fstype))
+	kernelLacks := fstypes.InKernel(fstype) && (said == mount.ErrNoFilesystem || !c.KernelHas(fstype))
 	switch {
 	case noHelper && kernelLacks && said == mount.ErrNoFilesystem:
 		return mount.ErrNoFilesystem, []mount.Cause{mount.ErrHelperMissing}

@@ -66,7 +66,7 @@ func VolumeColumns(volumes []*v1.PersistentVolume, wide bool, now time.Time) Tab
 			claim = ref.Namespace + "/" + ref.Name
 		}
 		row := []string{
-			pv.Name, pv.Spec.Capacity.Storage().String(), shortModes(pv.Spec.AccessModes), string(pv.Spec.PersistentVolumeReclaimPolicy),
+			pv.Name, pv.Spec.Capacity.Storage().String(), ShortModes(pv.Spec.AccessModes), string(pv.Spec.PersistentVolumeReclaimPolicy),
 			phaseOf(pv, string(pv.Status.Phase)), claim, classOfObject(pv, pv.Spec.StorageClassName),
 			unsetIfNil(pv.Spec.VolumeAttributesClassName), pv.Status.Reason, age(pv, now),
 		}
@@ -99,7 +99,7 @@ func ClaimColumns(claims []*v1.PersistentVolumeClaim, namespaces, wide bool, use
 		}
 		capacity, modes := "", ""
 		if claim.Spec.VolumeName != "" {
-			capacity, modes = claim.Status.Capacity.Storage().String(), shortModes(claim.Status.AccessModes)
+			capacity, modes = claim.Status.Capacity.Storage().String(), ShortModes(claim.Status.AccessModes)
 		}
 		class := ""
 		if claim.Spec.StorageClassName != nil {
@@ -146,9 +146,9 @@ func age(o metav1.Object, now time.Time) string {
 	return duration.HumanDuration(now.Sub(created.Time))
 }
 
-// shortModes names access modes by their initials, each once and in the order of
+// ShortModes names access modes by their initials, each once and in the order of
 // kubectl.
-func shortModes(modes []v1.PersistentVolumeAccessMode) string {
+func ShortModes(modes []v1.PersistentVolumeAccessMode) string {
 	var names []string
 	for _, known := range []struct {
 		mode v1.PersistentVolumeAccessMode

@@ -7,7 +7,9 @@ import (
 	"github.com/podvol/podvol/volume/csitranslation"
 	"github.com/podvol/podvol/volume/persistentvolume"
 	"github.com/podvol/podvol/volume/plugins"
+	"github.com/podvol/podvol/volume/plugins/csi"
 	"github.com/podvol/podvol/volume/plugins/csi/controller"
+	"github.com/podvol/podvol/volume/plugins/hostpath"
 	"github.com/podvol/podvol/volume/plugins/image"
 )
 
@@ -18,6 +20,17 @@ func Stock() []volume.VolumePlugin {
 		return plugins.All(image.New(image.Config{}))
 	}
 	return plugins.All(image.New(image.Config{}), csitranslation.NewClaims(drivers, csitranslation.New()))
+}
+
+// Known are plugins of all that podvol's commands have, for nodes and for claims, and how in-tree volumes
+// become drivers' volumes. They describe volumes: they are never initialised.
+func Known() ([]volume.VolumePlugin, volume.Translator, error) {
+	drivers, err := controller.ForNode(csi.Config{})
+	if err != nil {
+		return nil, nil, err
+	}
+	directories := hostpath.New(hostpath.Config{Provision: hostpath.ProvisionConfig{Bases: []hostpath.Base{{}}}})
+	return append(Stock(), drivers, directories), csitranslation.New(), nil
 }
 
 // DeletesStorage reports whether podvol deletes the storage of a volume once its claim has
