@@ -15,6 +15,7 @@ import (
 	"github.com/podvol/podvol/mount/internal/fstypes"
 	"github.com/podvol/podvol/mount/internal/mountopt"
 	"github.com/podvol/podvol/util/secretopt"
+	"github.com/podvol/podvol/util/tracing"
 )
 
 // Interface is the mounter of k8s.io/mount-utils, so that every mounter written for it
@@ -137,7 +138,7 @@ func Mount(ctx context.Context, m Interface, request Request) error {
 	if !ok {
 		return request.NotBegun(unwrapped(m))
 	}
-	return cm.MountContext(ctx, request)
+	return tracing.Step(ctx, "mount", func(ctx context.Context) error { return cm.MountContext(ctx, request) })
 }
 
 func unwrapped(m Interface) error {
@@ -157,12 +158,16 @@ func (r Request) apart() Request {
 
 // Unmount unmounts the topmost mount at target with m, by UnmountContext. m must be a
 // [ContextMounter], as for [Mount].
-func Unmount(ctx context.Context, m Interface, target string, options UnmountOptions) (Rung, error) {
+func Unmount(ctx context.Context, m Interface, target string, options UnmountOptions) (rung Rung, err error) {
 	cm, ok := m.(ContextMounter)
 	if !ok {
 		return RungNone, UnmountFailed(target, unwrapped(m))
 	}
-	return cm.UnmountContext(ctx, target, options)
+	err = tracing.Step(ctx, "unmount", func(ctx context.Context) (err error) {
+		rung, err = cm.UnmountContext(ctx, target, options)
+		return err
+	})
+	return rung, err
 }
 
 // Check refuses a request of which no mount can be made: no absolute mount point, a NUL

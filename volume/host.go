@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -140,6 +141,18 @@ type EventSink interface {
 	// Event reports something about a pod. eventType is v1.EventTypeNormal or
 	// v1.EventTypeWarning. reason is one word such as "FailedMount".
 	Event(pod *v1.Pod, eventType, reason, message string)
+}
+
+// Tracer records spans, as a Tracer of OpenTelemetry does: where the time of an operation goes.
+//
+//   - Start begins a span, as a child of the span in ctx. It returns a context that is derived from
+//     ctx and has the span, and the function that ends the span, with the outcome: nil or an error.
+//   - It is called from several goroutines at once, with no lock of the volume manager held. A
+//     tracer that blocks delays the one operation that it is told of. One that panics is not heard.
+//   - Names and attributes are as [log/slog] has them, and hold no secrets. Errors are those that
+//     the manager shows.
+type Tracer interface {
+	Start(ctx context.Context, name string, attributes ...slog.Attr) (context.Context, func(error))
 }
 
 // HostFiles is the host's file system for hostPath and local volumes. Agents need

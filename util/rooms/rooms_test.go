@@ -103,7 +103,7 @@ func mayImport() map[string][]string {
 		"volume/volumemanager/internal/rootdir":  {"util", "mount", "mount/table", "volume", "volume/mountrecord"},
 
 		// who may have a volume now, and what takes long: neither knows a controller, nor the other
-		"volume/persistentvolume/internal/operation":   {"volume", "volume/internal/work", "volume/internal", "volume/persistentvolume/release"},
+		"volume/persistentvolume/internal/operation":   {"util", "volume", "volume/internal/work", "volume/internal", "volume/persistentvolume/release"},
 		"volume/persistentvolume/internal/reservation": {"volume", "volume/internal", "volume/persistentvolume/index"},
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/podvol/podvol/util/blockingcall"
 	"github.com/podvol/podvol/util/ownership"
+	"github.com/podvol/podvol/util/tracing"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -76,7 +77,9 @@ func (o *Setter) Set(ctx context.Context, dir string, attributes volume.Attribut
 	report, stop := untilStopped(args.Progress)
 	defer stop()
 	args.Progress = report
-	return o.walks.Do(ctx, dir, func() error { return Set(ctx, dir, attributes, args) })
+	return tracing.Step(ctx, "fsGroup", func(ctx context.Context) error {
+		return o.walks.Do(ctx, dir, func() error { return Set(ctx, dir, attributes, args) })
+	})
 }
 
 // untilStopped returns report in a form that does nothing once stop has returned.

@@ -44,6 +44,9 @@ type ControllerConfig struct {
 	// says of a claim has changed, from several goroutines; it must not block. Nil: it is not
 	// called.
 	Explained func(types.NamespacedName)
+	// Tracer records a span for each operation on storage, such as "provision"; with the calls of a
+	// CSI driver as its children. Nil: none.
+	Tracer volume.Tracer
 	// Logger takes failed attempts, which are tried again; nil drops them.
 	Logger *slog.Logger
 	// PodsComplete is closed once all pods that use claims are among the Objects.
@@ -199,7 +202,7 @@ func NewController(config ControllerConfig) *Controller {
 	c.queue = work.NewQueue(work.Config[volume.ObjectRef]{Reconcile: c.reconcile, Refresh: c.refresh, Workers: workers, Activity: &c.activity, Conflict: objects.ErrConflict})
 	all := index.New()
 	c.table = reservation.New(reservation.Config{Index: all, Waiting: c.waiting, Queue: c.queue})
-	c.operations = operation.NewExecutor(operation.Config{Again: c.queue.Enqueue, Reserve: c.reserveStorage, Watch: config.Objects.Watch, Activity: &c.activity, Slow: c.warnOfSlow})
+	c.operations = operation.NewExecutor(operation.Config{Again: c.queue.Enqueue, Reserve: c.reserveStorage, Watch: config.Objects.Watch, Activity: &c.activity, Slow: c.warnOfSlow, Tracer: config.Tracer})
 	events := eventlog.New(config.Events)
 	changes := &changes{copies: make(map[types.NamespacedName]map[types.NamespacedName]*v1.PersistentVolumeClaim), index: all, waiting: c.waiting, table: c.table, operations: c.operations, events: events, queue: c.queue}
 	c.cluster = newCluster(config, changes)

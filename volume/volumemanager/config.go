@@ -86,6 +86,10 @@ type Config struct {
 	SELinux selinux.Policy
 	// Events takes events about pods; nil: none are sent.
 	Events volume.EventSink
+	// Tracer records a span for each SetUpPod and TearDownPod ("SetUpPod", "TearDownPod"), below
+	// the span of its context, and for each operation on a volume ("SetUp", "TearDown"), below that
+	// of Run's context, with its steps as children. Nil: nothing is recorded, at no cost.
+	Tracer volume.Tracer
 	// HostFiles is the host's file system; nil means this process's.
 	HostFiles volume.HostFiles
 	// Logger takes what a node's owner may want to know; nil means silence.

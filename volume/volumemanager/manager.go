@@ -94,7 +94,7 @@ func (m *Manager) addSteps() {
 		objects: config.Objects, trustBundles: config.TrustBundles, translator: config.Translator, events: events, setUpTimeout: config.SetUpTimeout, log: m.log,
 	}
 	m.reconciler = &reconciler{entries: m.entries, desired: m.desired, actual: m.actual, status: m.status, life: m.life,
-		executor: m.executor, containers: config.Containers}
+		executor: m.executor, containers: config.Containers, trace: tracer{config.Tracer, config.NodeName}}
 	m.schedule.queue = work.NewQueue(work.Config[*podVolume]{Reconcile: m.reconciler.reconcile})
 	m.recovery = &recovery{entries: m.entries, desired: m.desired, actual: m.actual, status: m.status, devices: m.devices,
 		host: m.host, plugins: m.plugins, records: m.records, log: m.log}

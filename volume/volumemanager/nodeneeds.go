@@ -3,6 +3,7 @@ package volumemanager
 import (
 	"context"
 
+	"github.com/podvol/podvol/util/tracing"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/selinux"
 	"github.com/podvol/podvol/volume/volumemanager/internal/devices"
@@ -137,7 +138,7 @@ func (n *nodeNeeds) stage(ctx context.Context, u *setUp) error {
 	if !u.needsNode {
 		return nil
 	}
-	return n.devices.Stage(ctx, u.deviceRequest())
+	return tracing.Step(ctx, "device", func(ctx context.Context) error { return n.devices.Stage(ctx, u.deviceRequest()) })
 }
 
 // deviceRequest is what the set-up asks of the volume's device.
@@ -161,5 +162,9 @@ func (n *nodeNeeds) letGo(u *setUp) bool {
 
 // unstage undoes stage, for a volume whose own mount is gone.
 func (n *nodeNeeds) unstage(ctx context.Context, s *podVolume, was actualVolume, plugin volume.VolumePlugin) error {
-	return n.devices.Unstage(ctx, devices.Leaving{Holder: s, Plugin: plugin, Spec: was.record.Spec(), PodUID: was.key.PodUID, Use: was.device})
+	leaving := devices.Leaving{Holder: s, Plugin: plugin, Spec: was.record.Spec(), PodUID: was.key.PodUID, Use: was.device}
+	if was.device == nil {
+		return n.devices.Unstage(ctx, leaving)
+	}
+	return tracing.Step(ctx, "device", func(ctx context.Context) error { return n.devices.Unstage(ctx, leaving) })
 }

@@ -31,6 +31,7 @@ type reconciler struct {
 	executor *operationExecutor
 	// containers is [Config].Containers.
 	containers PodContainers
+	trace      tracer
 }
 
 // schedule has volumes reconciled, until the manager stops. The callers of its methods hold
@@ -69,7 +70,8 @@ func (r *reconciler) reconcile(ctx context.Context, s *podVolume) work.Result {
 type attempt struct {
 	op         operation
 	generation int
-	pod        *v1.Pod     // of a set-up
+	pod        *v1.Pod // of a set-up
+	podName    types.NamespacedName
 	names      []string    // the pod's volumes that are this directory
 	first      bool        // no operation on the volume has ended yet
 	then       work.Result // where there is no operation
@@ -92,7 +94,7 @@ func (r *reconciler) begin(ctx context.Context, s *podVolume) (limit context.Con
 	r.actual.stopWaiting(s) // it looks for itself
 	limit, s.giveUp = context.WithCancelCause(ctx)
 	s.doing, s.began, s.unmounted = op, now, false
-	a = attempt{op: op, generation: s.generation, names: s.names, first: s.state == StatePending && s.err == nil}
+	a = attempt{op: op, generation: s.generation, podName: s.pod.name, names: s.names, first: s.state == StatePending && s.err == nil}
 	if op == opSetUp {
 		a.pod = s.pod.pod.Get()
 	}
@@ -156,9 +158,9 @@ func (r *reconciler) decide(s *podVolume) operation {
 func (r *reconciler) operate(ctx context.Context, s *podVolume, a attempt) error {
 	switch a.op {
 	case opSetUp:
-		return r.executor.setUp(ctx, s, a)
+		return r.trace.span(ctx, "SetUp", a.podName, s.pod.uid, a.names, func(ctx context.Context) error { return r.executor.setUp(ctx, s, a) })
 	case opTearDown:
-		return r.executor.tearDown(ctx, s)
+		return r.trace.span(ctx, "TearDown", a.podName, s.pod.uid, a.names, func(ctx context.Context) error { return r.executor.tearDown(ctx, s) })
 	}
 	return r.release(ctx, s)
 }

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/util/pathin"
+	"github.com/podvol/podvol/util/tracing"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/containermounts"
@@ -157,7 +158,7 @@ func (o *operationExecutor) trySetUp(ctx context.Context, u *setUp) error {
 	defer done()
 	depends := dependencies.Finder{Set: &u.of.watches, Objects: o.objects, TrustBundles: o.trustBundles, Changed: func() { o.changed(u.of) }}
 	defer depends.StopUnused()
-	if err := o.resolve(ctx, depends, u); err != nil {
+	if err := tracing.Step(ctx, "resolve", func(ctx context.Context) error { return o.resolve(ctx, depends, u) }); err != nil {
 		o.admission.show(u)
 		return err
 	}
@@ -285,7 +286,7 @@ func (u *setUp) mounterArgs() volume.MounterArgs {
 // apply is the operation itself: record, sync, act, confirm.
 func (o *operationExecutor) apply(ctx context.Context, u *setUp) error {
 	if u.before.digest != u.digest {
-		if err := o.records.Write(u.key, u.line); err != nil {
+		if err := tracing.Step(ctx, "record", func(context.Context) error { return o.records.Write(u.key, u.line) }); err != nil {
 			o.actual.set(u.of, u.before)
 			return volume.NothingDone(err)
 		}
@@ -297,7 +298,7 @@ func (o *operationExecutor) apply(ctx context.Context, u *setUp) error {
 		}
 		return err
 	}
-	return o.confirm(u, start)
+	return tracing.Step(ctx, "confirm", func(context.Context) error { return o.confirm(u, start) })
 }
 
 // act mounts the device, if the volume has one, and then the volume. A volume that was
@@ -309,7 +310,7 @@ func (o *operationExecutor) act(ctx context.Context, u *setUp) error {
 	if err := o.growDevice(ctx, u); err != nil {
 		return err
 	}
-	if err := u.mounter.SetUp(ctx, u.mounterArgs()); err != nil {
+	if err := tracing.Step(ctx, "plugin", func(ctx context.Context) error { return u.mounter.SetUp(ctx, u.mounterArgs()) }); err != nil {
 		return err
 	}
 	return o.growMounted(ctx, u)

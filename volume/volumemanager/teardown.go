@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"time"
 
+	"github.com/podvol/podvol/util/tracing"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/podmount"
 	"github.com/podvol/podvol/volume/lazyunmount"
@@ -80,7 +81,7 @@ func (o *operationExecutor) unapply(ctx context.Context, s *podVolume, was actua
 	if left != nil {
 		return left
 	}
-	return o.records.Release(was.key, was.record)
+	return tracing.Step(ctx, "record", func(context.Context) error { return o.records.Release(was.key, was.record) })
 }
 
 // unpublish takes the volume from its pod; its device, if it has one, stays.
@@ -88,7 +89,7 @@ func (o *operationExecutor) unpublish(ctx context.Context, was actualVolume, plu
 	more, err := o.containers.Unbind(ctx, subPathsOf(was.key))
 	detached = podmount.JoinDetached(detached, more)
 	if err == nil {
-		err = o.unmount(ctx, was, plugin)
+		err = tracing.Step(ctx, "plugin", func(ctx context.Context) error { return o.unmount(ctx, was, plugin) })
 	}
 	if err != nil {
 		return alsoDetached(detached, err)

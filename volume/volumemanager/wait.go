@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/internal/podspec"
 	"github.com/podvol/podvol/volume/podstate"
 	"github.com/podvol/podvol/volume/volumemanager/internal/declared"
 	"github.com/podvol/podvol/volume/volumemanager/internal/statusrows"
@@ -44,14 +45,18 @@ func (m *Manager) SetUpPod(ctx context.Context, pod *v1.Pod) (*PodVolumes, error
 	if err != nil {
 		return statusrows.Refused(pod, err), err
 	}
-	err = m.await(ctx, pod.UID, func(p *podState) (bool, error) {
-		if err := expected.superseded(p); err != nil {
-			return true, err
-		}
-		return expected.attempted(), nil
+	var result *PodVolumes
+	err = m.reconciler.trace.span(ctx, "SetUpPod", podspec.Name(pod), pod.UID, nil, func(ctx context.Context) error {
+		err := m.await(ctx, pod.UID, func(p *podState) (bool, error) {
+			if err := expected.superseded(p); err != nil {
+				return true, err
+			}
+			return expected.attempted(), nil
+		})
+		result = m.volumesOf(pod, err)
+		return statusrows.ErrorOf(result, statusrows.SetUp, err)
 	})
-	result := m.volumesOf(pod, err)
-	return result, statusrows.ErrorOf(result, statusrows.SetUp, err)
+	return result, err
 }
 
 // WaitForMounted waits until every volume of a declared pod that a container of it
@@ -113,7 +118,9 @@ func (m *Manager) TearDownPod(ctx context.Context, podUID types.UID) error {
 	if !known {
 		return m.podDirs.RemoveEmpty(ctx, m.host.RootDir, podUID, "")
 	}
-	return m.awaitGone(ctx, podUID, (*podVolume).isLeftBehind, expected.attempted)
+	return m.reconciler.trace.span(ctx, "TearDownPod", types.NamespacedName{}, podUID, nil, func(ctx context.Context) error {
+		return m.awaitGone(ctx, podUID, (*podVolume).isLeftBehind, expected.attempted)
+	})
 }
 
 // WaitForUnmounted waits until nothing is left of a pod's volumes, through all

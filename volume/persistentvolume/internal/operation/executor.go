@@ -7,10 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/podvol/podvol/util/tracing"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/internal/work"
 	"github.com/podvol/podvol/volume/persistentvolume/release"
@@ -36,6 +39,8 @@ type Config struct {
 	Watch func(of volume.ObjectRef, changed func(volume.ObjectRef)) (stop func())
 	// Slow is called once for each operation that is slow.
 	Slow func(Task)
+	// Tracer records a span for each attempt; nil: none.
+	Tracer volume.Tracer
 	// Activity counts the operations that run. The object of one that has ended
 	// is enqueued before the count goes down.
 	Activity *work.Activity
@@ -56,7 +61,7 @@ type Executor struct {
 
 // Task is what an operation is to do.
 type Task struct {
-	// Key names the operation: it is done once under a key.
+	// Key names the operation: it is done once under a key. The first word names its span.
 	Key string
 	// Volume is the name of the PersistentVolume whose storage it works on.
 	Volume string
@@ -193,7 +198,12 @@ func (o *Executor) attempt(op *operation, t Task) error {
 		leave()
 		o.tellSlow(op, t)
 	}).Stop()
-	return t.Do(o.ctx)
+	if o.Tracer == nil {
+		return t.Do(o.ctx)
+	}
+	name, _, _ := strings.Cut(t.Key, " ")
+	return tracing.Operation(o.ctx, o.Tracer, name, []slog.Attr{slog.String("podvol.object", t.About.String()), slog.String("podvol.persistentvolume", t.Volume),
+		slog.String("podvol.storageclass", t.Class)}, t.Do)
 }
 
 func (o *Executor) slotsOf(class string) chan struct{} {

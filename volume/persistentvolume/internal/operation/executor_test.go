@@ -3,6 +3,8 @@ package operation
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"testing"
@@ -233,5 +235,27 @@ func TestForgottenWhileItRuns(t *testing.T) {
 		if !b.Status("a").MayBegin {
 			t.Error("it was not forgotten")
 		}
+	})
+}
+
+// spans is a tracer that writes down spans as they end.
+type spans []string
+
+func (s *spans) Start(ctx context.Context, name string, attributes ...slog.Attr) (context.Context, func(error)) {
+	return ctx, func(err error) { *s = append(*s, fmt.Sprint(name, attributes, err)) }
+}
+
+func TestAttemptIsASpan(t *testing.T) {
+	run(t, func(t *testing.T, b *bench) {
+		traced := new(spans)
+		b.Tracer = traced
+		ref := volume.NewObjectRef("PersistentVolumeClaim", "shop", "disk")
+		_, _ = b.Do(Task{Key: "provision uid-1", Volume: "pvc-1", Class: "fast", About: ref, Do: func(context.Context) error { return errors.New("no room") }})
+		synctest.Wait()
+		want := []string{"provision[podvol.object=" + ref.String() + " podvol.persistentvolume=pvc-1 podvol.storageclass=fast] no room"}
+		if !slices.Equal(*traced, want) {
+			t.Errorf("spans %q, want %q", *traced, want)
+		}
+		b.Forget("provision uid-1")
 	})
 }

@@ -2,11 +2,14 @@ package drivers
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
+
+	"github.com/podvol/podvol/util/tracing"
 )
 
 // Operation is a call of a driver that has ended: a sample of the kubelet's histogram
@@ -63,7 +66,13 @@ func (o *observers) observe(done Operation) {
 // measured tells of each call of the driver.
 func (d *Driver) measured(ctx context.Context, method string, request, response any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	begin := time.Now()
-	err := invoke(ctx, method, request, response, conn, options...)
+	var err error
+	_ = tracing.Step(ctx, method, func(ctx context.Context) error { // what the driver says of the error may hold anything
+		if err = invoke(ctx, method, request, response, conn, options...); err != nil {
+			return errors.New(status.Code(err).String())
+		}
+		return nil
+	})
 	migrated, _ := ctx.Value(migratedKey{}).(bool)
 	d.set.observers.observe(Operation{Driver: d.Name, Method: method, Code: status.Code(err).String(), Took: time.Since(begin), Migrated: migrated})
 	return err
