@@ -6,13 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/term"
 
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
@@ -259,10 +256,7 @@ func newProgress(w io.Writer) *progress {
 	return &progress{terminal: plaintext.AsGiven(w)}
 }
 
-func isTerminal(w io.Writer) bool {
-	f, ok := plaintext.AsGiven(w).(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
-}
+func isTerminal(w io.Writer) bool { return table.TerminalWidth(w) > 0 }
 
 const clearLine = "\r\x1b[K"
 

@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
-	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/examples/podvol/internal/table"
 	"github.com/podvol/podvol/mount"
@@ -213,10 +211,4 @@ func rowOf(v nodeserver.Volume) (rows.Key, rows.Row) {
 		r.Server = v.Server.Name + " does not answer"
 	}
 	return rows.KeyOf(volumemanager.VolumeStatus{PodUID: types.UID(v.PodUID), Volume: v.Volume}), r
-}
-
-// asFile is the terminal behind a writer.
-func asFile(w io.Writer) *os.File {
-	f, _ := plaintext.AsGiven(w).(*os.File)
-	return f
 }

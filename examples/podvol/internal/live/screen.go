@@ -2,6 +2,7 @@ package live
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,16 +12,16 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"golang.org/x/term"
 
 	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
+	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/examples/podvol/internal/table"
 )
 
 // screen draws a table in place: it goes up to the first line of the last one and overwrites it, in
 // one write, so that nothing flickers. What was on the terminal before stays above.
 type screen struct {
-	file    *os.File
+	out     io.Writer // takes control sequences as they are
 	resized chan os.Signal
 	done    chan struct{}
 	ended   sync.WaitGroup
@@ -31,7 +32,7 @@ type screen struct {
 }
 
 func newScreen(out io.Writer) *screen {
-	s := &screen{file: asFile(out), resized: make(chan os.Signal, 1), done: make(chan struct{})}
+	s := &screen{out: plaintext.AsGiven(out), resized: make(chan os.Signal, 1), done: make(chan struct{})}
 	signal.Notify(s.resized, unix.SIGWINCH)
 	s.ended.Go(func() {
 		for {
@@ -64,15 +65,15 @@ func (s *screen) show(all []nodeserver.Volume) error {
 
 // draw draws the table. The caller holds the lock.
 func (s *screen) draw() error {
-	columns, height, err := term.GetSize(int(s.file.Fd()))
-	if err != nil || columns <= 0 {
-		columns, height = 80, 24
+	columns, height := table.TerminalSize(s.out)
+	if columns == 0 {
+		return errors.New("the terminal is gone")
 	}
 	lines, err := frame(s.all, columns, height)
 	if err != nil {
 		return err
 	}
-	_, err = io.WriteString(s.file, redraw(s.drawn, lines, columns))
+	_, err = io.WriteString(s.out, redraw(s.drawn, lines, columns))
 	s.drawn = lines
 	return err
 }

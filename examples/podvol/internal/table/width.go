@@ -11,19 +11,25 @@ import (
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 )
 
-// usualWidth is that of a terminal that does not tell its own, as over some serial lines.
-const usualWidth = 80
+// The size of a terminal that does not tell its own, as over some serial lines.
+const usualColumns, usualLines = 80, 24
+
+// TerminalSize is how many columns and lines the terminal has that w is; 0, 0: it is none.
+func TerminalSize(w io.Writer) (columns, lines int) {
+	file, ok := plaintext.AsGiven(w).(*os.File)
+	if !ok || !term.IsTerminal(int(file.Fd())) {
+		return 0, 0
+	}
+	columns, lines, err := term.GetSize(int(file.Fd()))
+	if err != nil || columns <= 0 {
+		return usualColumns, usualLines
+	}
+	return columns, lines
+}
 
 // TerminalWidth is how many columns the terminal has that w is; 0: it is none.
 func TerminalWidth(w io.Writer) int {
-	file, ok := plaintext.AsGiven(w).(*os.File)
-	if !ok || !term.IsTerminal(int(file.Fd())) {
-		return 0
-	}
-	columns, _, err := term.GetSize(int(file.Fd()))
-	if err != nil || columns <= 0 {
-		return usualWidth
-	}
+	columns, _ := TerminalSize(w)
 	return columns
 }
 
