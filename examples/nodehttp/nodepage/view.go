@@ -184,15 +184,16 @@ func newView(node string, l *look, asked url.Values) view {
 		v.First = first + 1
 	}
 	if first > 0 {
-		v.Before = v.address(v.Query, v.State, number-1)
+		v.Before = address(v.Query, v.State, number-1)
 	}
 	if last < len(selected) {
-		v.After = v.address(v.Query, v.State, number+1)
+		v.After = address(v.Query, v.State, number+1)
 	}
 	return v
 }
 
-func (v *view) address(query, state string, number int) string {
+// address is that of a page with these volumes.
+func address(query, state string, number int) string {
 	values := url.Values{}
 	if query != "" {
 		values.Set("q", query)
@@ -217,7 +218,7 @@ func (v *view) count(rows []volumemanager.VolumeStatus) {
 		}
 	}
 	add := func(state, name, class string, n int) {
-		v.States = append(v.States, choice{state, name, class, v.address(v.Query, state, 1), n, v.State == state})
+		v.States = append(v.States, choice{state, name, class, address(v.Query, state, 1), n, v.State == state})
 	}
 	add("", "all", "all", len(rows))
 	add("troubled", "need a look", "doubt", troubled)
@@ -377,7 +378,7 @@ func waits(rows []volumemanager.VolumeStatus) []wait {
 		what, query, state := waitsFor(r)
 		w := found[what]
 		if w == nil {
-			w = &wait{For: plain(what), Address: (&view{}).address(query, state, 1), pods: make(map[types.UID]bool)}
+			w = &wait{For: plain(what), Address: address(query, state, 1), pods: make(map[types.UID]bool)}
 			found[what] = w
 		}
 		w.Volumes++
@@ -434,7 +435,7 @@ func servers(rows []volumemanager.VolumeStatus, now time.Time) []server {
 	for name, known := range found {
 		health := known.health
 		s := server{ID: "server-" + name, Name: plain(name), State: "answers", Class: "good", Volumes: number(known.volumes, "volume"),
-			Address: (&view{}).address(name, "", 1), Since: newMoment(health.Since, now)}
+			Address: address(name, "", 1), Since: newMoment(health.Since, now)}
 		if known.waiting > 0 {
 			s.Volumes += fmt.Sprintf(", %d not mounted", known.waiting)
 		}
