@@ -10,7 +10,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/podvol/podvol/examples/podvol/internal/fields"
@@ -135,10 +134,7 @@ func growth(c *v1.PersistentVolumeClaim) string {
 }
 
 func quantity(all v1.ResourceList) string {
-	size, ok := all[v1.ResourceStorage]
-	if !ok {
-		size = resource.Quantity{}
-	}
+	size := all[v1.ResourceStorage]
 	return size.String()
 }
 

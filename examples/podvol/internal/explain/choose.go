@@ -1,13 +1,13 @@
 package explain
 
 import (
-	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
-	"github.com/podvol/podvol/util/nearest"
 )
 
 // AmbiguousError: several pods are meant by a word.
@@ -23,6 +23,7 @@ func (e *AmbiguousError) Error() string {
 
 // choose returns the volumes that a word means: POD or POD/VOLUME, where POD is NAME,
 // NAMESPACE/NAME or a UID. A word that can be read in several ways is read as the one that is.
+// All are of one pod.
 func choose(all []nodeserver.Volume, word string) ([]nodeserver.Volume, error) {
 	pods := slices.DeleteFunc(slices.Clone(all), func(v nodeserver.Volume) bool { return !slices.Contains(podWords(v), word) })
 	chosen := slices.DeleteFunc(slices.Clone(all), func(v nodeserver.Volume) bool { return !slices.Contains(volumeWords(v), word) })
@@ -74,7 +75,7 @@ func nameOf(v nodeserver.Volume) string {
 // notFound says what there is instead.
 func notFound(all []nodeserver.Volume, word string) error {
 	var words, volumes []string
-	pod, _ := cutLast(word)
+	pod := word[:max(0, strings.LastIndexByte(word, '/'))]
 	for _, v := range all {
 		words = append(words, podWords(v)...)
 		words = append(words, volumeWords(v)...)
@@ -87,22 +88,11 @@ func notFound(all []nodeserver.Volume, word string) error {
 		slices.Sort(volumes)
 		text = fmt.Sprintf("no volume of that name: %s; pod %s has %s", word, pod, strings.Join(slices.Compact(volumes), ", "))
 	}
-	meant := nearest.Word(word, words)
+	meant := choice.Meant(word, words)
 	if i := slices.IndexFunc(words, func(w string) bool { return strings.HasPrefix(w, word) }); meant == "" && i >= 0 {
-		meant = words[i]
+		meant = choice.Meant(words[i], words[i:i+1])
 	}
-	if meant != "" {
-		text += fmt.Sprintf("; did you mean %q?", meant)
-	}
-	return fmt.Errorf("%s", text)
-}
-
-// cutLast cuts a word at its last slash.
-func cutLast(word string) (before, after string) {
-	if i := strings.LastIndexByte(word, '/'); i >= 0 {
-		return word[:i], word[i+1:]
-	}
-	return "", word
+	return errors.New(text + meant)
 }
 
 // alsoUsing are the volumes of other pods, and of this one, that show the same data: by their
@@ -132,9 +122,4 @@ func sharesData(a, b nodeserver.Volume) bool {
 		return a.Namespace == b.Namespace
 	}
 	return true
-}
-
-// compare orders volumes by pod and name.
-func compare(a, b nodeserver.Volume) int {
-	return cmp.Or(strings.Compare(a.PodName(), b.PodName()), strings.Compare(a.PodUID, b.PodUID), strings.Compare(a.Volume, b.Volume))
 }

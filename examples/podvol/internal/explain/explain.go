@@ -119,7 +119,7 @@ func (s Surroundings) explain(ctx context.Context, rootDir, word, output string)
 	if err != nil {
 		return errors.Join(fmt.Errorf("%s: %w", rootDir, err), unreadable)
 	}
-	slices.SortStableFunc(chosen, compare)
+	slices.SortStableFunc(chosen, func(a, b nodeserver.Volume) int { return strings.Compare(a.Volume, b.Volume) })
 	all := make([]Explanation, len(chosen))
 	for i, v := range chosen {
 		all[i] = k.explain(v)
