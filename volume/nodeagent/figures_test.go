@@ -82,9 +82,8 @@ func agentWith(t *testing.T, n, rounds int, manifest func(dir string, i int) str
 			}
 		}
 		runtime.GC()
-		before := figures.CPUTime(t)
-		stop := startAgent(t, dir, volumes)
-		taken = append(taken, figures.CPUTime(t)-before)
+		var stop func()
+		taken = append(taken, figures.Take(t, func() { stop = startAgent(t, dir, volumes) }).CPU)
 		stop()
 	}
 	slices.Sort(taken)

@@ -68,23 +68,13 @@ func pick(taken []Taken, n int) Taken {
 // Take returns what a call of f takes.
 func Take(t testing.TB, f func()) Taken {
 	t.Helper()
-	start, cpu, children := time.Now(), CPUTime(t), ChildrensTime(t)
+	start, cpu, children := time.Now(), used(t, unix.RUSAGE_SELF), used(t, unix.RUSAGE_CHILDREN)
 	f()
-	return Taken{Wall: time.Since(start), CPU: CPUTime(t) - cpu, Children: ChildrensTime(t) - children}
+	return Taken{Wall: time.Since(start), CPU: used(t, unix.RUSAGE_SELF) - cpu, Children: used(t, unix.RUSAGE_CHILDREN) - children}
 }
 
-// CPUTime is what this process has used of processors so far.
-func CPUTime(t testing.TB) time.Duration {
-	t.Helper()
-	return used(t, unix.RUSAGE_SELF)
-}
-
-// ChildrensTime is what the child processes have used that this one has waited for.
-func ChildrensTime(t testing.TB) time.Duration {
-	t.Helper()
-	return used(t, unix.RUSAGE_CHILDREN)
-}
-
+// used is what processors have done so far for this process, or for its children that have
+// ended.
 func used(t testing.TB, by int) time.Duration {
 	t.Helper()
 	var u unix.Rusage
