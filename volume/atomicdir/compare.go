@@ -63,13 +63,13 @@ func compareDir(fd int, n *node, created owner) bool {
 // compareFiles marks the files among the entries of one directory.
 func compareFiles(dirfd int, children []node, created owner) {
 	workers := min(runtime.GOMAXPROCS(0), (len(children)+compareChunk-1)/compareChunk)
+	if workers == 1 {
+		comparePart(dirfd, children, created)
+		return
+	}
 	var wait sync.WaitGroup
 	for w := range workers {
 		part := children[w*len(children)/workers : (w+1)*len(children)/workers]
-		if workers == 1 {
-			comparePart(dirfd, part, created)
-			return
-		}
 		wait.Go(func() { comparePart(dirfd, part, created) })
 	}
 	wait.Wait()

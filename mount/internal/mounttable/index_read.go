@@ -94,8 +94,8 @@ type findings struct {
 	err    error
 }
 
-// read asks again for some fields of known mounts, which are not new ones' only, and
-// enters the new ones. It reports whether a known one is gone or is now elsewhere.
+// read reads some fields of known mounts again, none of [lasting], and enters new mounts
+// with all fields. It reports whether a known one is gone or is now elsewhere.
 func (x *Table) read(ids []uint64, fields statmount.Fields) (moved bool, err error) {
 	// A mount takes a microsecond or two: a second processor pays from some
 	// hundreds on.

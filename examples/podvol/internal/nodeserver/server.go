@@ -65,12 +65,15 @@ func Listen(ctx context.Context, value string, usage func(string, ...any) error)
 	return server, nil
 }
 
-// Serve answers at a server's address unless that is nil, and at the socket of the root directory,
-// which the agent has locked. stop ends the latter and the measuring: the server is the caller's.
-// rename makes paths those that people know. A socket that cannot be made is a notice for root, who
-// alone could use it: volumes are kept without it. Clients that
-// watch are told of changes, if the agent's Status is [Watched]; so is the page for people, which is
-// at the root of the server, if watch has it as Also.
+// Serve answers at the address of a server, unless that is nil, and as root at the socket of the
+// root directory, which the agent has locked. stop ends the latter and the measuring: the server is
+// the caller's.
+//
+//   - A socket that cannot be made is a notice: volumes are kept without it.
+//   - Clients of watch are told of changes if the agent's Status is [Watched].
+//   - The page for people is at the root of the server. It is told of the same changes if its
+//     Changed is watch's Also.
+//   - rename makes paths those that people know.
 func Serve(ctx context.Context, agent *nodeagent.Agent, config nodeagent.Config, server *nodehttp.Server, watch *nodehttp.Watch, page *nodepage.Page, rename func(string) string) (stop func()) {
 	metrics := nodehttp.NewMetrics(agent.Node(), agent.Node().Explain())
 	stops := []func(){agent.Node().Subscribe(metrics.Observe), agent.Node().Subscribe(watch.Changed)}

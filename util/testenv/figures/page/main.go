@@ -83,8 +83,8 @@ type measuring struct {
 // measures matches the names of tests that measure.
 var measures = regexp.MustCompile(`^Test\w*(Ratios|Figures)`)
 
-// discover finds the packages with tests that measure, those that take the
-// module's packages alone for now: the examples are another module.
+// discover finds the packages with tests that measure, without the examples, which are
+// another module.
 func discover(root string) ([]measuring, error) {
 	found := make(map[string][]string)
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
