@@ -158,13 +158,12 @@ func (s *soak) hang() {
 func (s *soak) step() {
 	s.t.Helper()
 	s.n++
-	source := func(v v1.VolumeSource) v1.VolumeSource { return v }
 	pod := newPod(fmt.Sprint("p", s.n), emptyDirVolume("scratch", v1.StorageMediumDefault), emptyDirVolume("memory", v1.StorageMediumMemory),
-		v1.Volume{Name: "settings", VolumeSource: source(v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "settings"}}})},
-		v1.Volume{Name: "password", VolumeSource: source(v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "password"}})},
-		v1.Volume{Name: "host", VolumeSource: source(v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: s.host}})},
-		v1.Volume{Name: "self", VolumeSource: source(v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{Items: []v1.DownwardAPIVolumeFile{
-			{Path: "name", FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.name"}}}}})})
+		v1.Volume{Name: "settings", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "settings"}}}},
+		v1.Volume{Name: "password", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "password"}}},
+		v1.Volume{Name: "host", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: s.host}}},
+		v1.Volume{Name: "self", VolumeSource: v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{Items: []v1.DownwardAPIVolumeFile{
+			{Path: "name", FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.name"}}}}}})
 	settings, _ := s.setUp(pod).Path("settings")
 	s.live = append(s.live, soakPod{pod, settings})
 	if len(s.live) > soakPods {

@@ -10,14 +10,14 @@ import (
 	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
 )
 
-// AmbiguousError: several pods are meant by a word.
-type AmbiguousError struct {
+// ambiguousError: several pods are meant by a word.
+type ambiguousError struct {
 	Word string
 	// Pods are their names, UIDs and nodes.
 	Pods []string
 }
 
-func (e *AmbiguousError) Error() string {
+func (e *ambiguousError) Error() string {
 	return fmt.Sprintf("%s is several pods; say which by NAMESPACE/NAME or by UID:\n  %s", e.Word, strings.Join(e.Pods, "\n  "))
 }
 
@@ -38,7 +38,7 @@ func choose(all []nodeserver.Volume, word string) ([]nodeserver.Volume, error) {
 		}
 	}
 	if len(uids) > 1 {
-		return nil, &AmbiguousError{word, names}
+		return nil, &ambiguousError{word, names}
 	}
 	if len(pods) > 0 {
 		return pods, nil // a pod's name outranks one of its volumes

@@ -113,7 +113,7 @@ func (s Surroundings) explain(ctx context.Context, rootDir, word, output string)
 		return unreadable
 	}
 	chosen, err := choose(k.volumes, word)
-	if several, ok := errors.AsType[*AmbiguousError](err); ok {
+	if several, ok := errors.AsType[*ambiguousError](err); ok {
 		return s.Usage("%w", several)
 	}
 	if err != nil {

@@ -101,7 +101,7 @@ type tablePrinter struct {
 	err   io.Writer
 }
 
-// newTable expects of the rows to come what most have.
+// newTable makes room for what most rows need, since they come one by one.
 func newTable(wide bool, out, errOut io.Writer) *tablePrinter {
 	columns := []table.Column{{Head: "POD", Min: 13}, {Head: "VOLUME", Min: 10}, {Head: "STATE", Whole: true, Min: 9}, {Head: "SOURCE"}}
 	if !wide {
