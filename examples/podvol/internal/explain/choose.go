@@ -118,6 +118,10 @@ func sharesData(a, b nodeserver.Volume) bool {
 	switch strings.TrimPrefix(a.Plugin, "kubernetes.io/") {
 	case "empty-dir", "downward-api", "projected": // whose sources say how they are made
 		return false
+	case "csi": // the driver alone where each pod has a volume of its own
+		return strings.Contains(a.Source, ":")
+	case "flexvolume": // whose sources are their drivers
+		return false
 	case "configmap", "secret":
 		return a.Namespace == b.Namespace
 	}

@@ -73,12 +73,17 @@ func TestWhoElseUsesTheSource(t *testing.T) {
 		v.Namespace, v.Pod, v.PodUID = namespace, pod, "of "+pod
 		return v
 	}
-	all := []nodeserver.Volume{claim, nfs, inline, config, scratch, in(claim, "shop", "b"), in(config, "shop", "b"), in(config, "lab", "c"), in(scratch, "shop", "b")}
+	disk, own, flex := row("shop/web", "u1", "disk"), row("shop/web", "u1", "own"), row("shop/web", "u1", "flex")
+	disk.Plugin, disk.Source = "kubernetes.io/csi", "disk.example.com:vol-1"
+	own.Plugin, own.Source = "kubernetes.io/csi", "secrets.example.com" // inline: each pod has its own
+	flex.Plugin, flex.Source = "kubernetes.io/flexvolume", "example.com/nbd"
+	all := []nodeserver.Volume{claim, nfs, inline, config, scratch, disk, own, flex, in(disk, "shop", "b"), in(own, "shop", "b"), in(flex, "shop", "b"), in(claim, "shop", "b"), in(config, "shop", "b"), in(config, "lab", "c"), in(scratch, "shop", "b")}
 	for _, tc := range []struct {
 		of   nodeserver.Volume
 		want []string
 	}{
 		{claim, []string{"shop/b (volume data)"}}, {nfs, []string{"lab/a (volume share)"}}, {config, []string{"shop/b (volume config)"}}, {scratch, nil},
+		{disk, []string{"shop/b (volume disk)"}}, {own, nil}, {flex, nil},
 	} {
 		if got := alsoUsing(all, tc.of); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %q, want %q", tc.of.Volume, got, tc.want)
