@@ -59,7 +59,7 @@ func Show(ctx context.Context, c Config) error {
 
 // compare orders volumes as the manager does.
 func compare(a, b nodeserver.Volume) int {
-	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Pod, b.Pod), strings.Compare(a.PodUID, b.PodUID), strings.Compare(a.Volume, b.Volume))
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Pod, b.Pod), strings.Compare(a.PodUID, b.PodUID), strings.Compare(a.Volume, b.Volume), strings.Compare(a.Path, b.Path))
 }
 
 // pause gathers changes.
@@ -178,25 +178,26 @@ func (c *changes) closeWatches() {
 // lines prints the volumes that have changed, for pipes and files.
 type lines struct {
 	stream *rows.Stream
-	shown  map[string]nodeserver.Volume
+	shown  map[rows.Key]nodeserver.Volume
 }
 
 func newLines(format string, out, errOut io.Writer) *lines {
-	return &lines{rows.NewStream(format, out, errOut), make(map[string]nodeserver.Volume)}
+	return &lines{rows.NewStream(format, out, errOut), make(map[rows.Key]nodeserver.Volume)}
 }
 
 func (l *lines) show(all []nodeserver.Volume) error {
-	there := make(map[string]nodeserver.Volume, len(all))
+	there := make(map[rows.Key]nodeserver.Volume, len(all))
 	for _, v := range all {
-		there[v.PodUID+"/"+v.Volume] = v
-		if err := l.stream.PrintRow(rowOf(v)); err != nil {
+		key := l.keyOf(v, there)
+		there[key] = v
+		if err := l.stream.PrintRow(key, rowOf(v)); err != nil {
 			return err
 		}
 	}
 	for key, v := range l.shown {
 		if _, still := there[key]; !still {
 			v.State, v.Error, v.Server = string(volumemanager.StateUnmounted), "", nil
-			if err := l.stream.PrintRow(rowOf(v)); err != nil {
+			if err := l.stream.PrintRow(key, rowOf(v)); err != nil {
 				return err
 			}
 		}
@@ -205,10 +206,29 @@ func (l *lines) show(all []nodeserver.Volume) error {
 	return nil
 }
 
-func rowOf(v nodeserver.Volume) (rows.Key, rows.Row) {
+// keyOf is the key under which a volume was shown before, or else one that is free: a volume may be
+// found beside the pod's of its name.
+func (l *lines) keyOf(v nodeserver.Volume, there map[rows.Key]nodeserver.Volume) (free rows.Key) {
+	found := false
+	for key := (rows.Key{Pod: types.UID(v.PodUID), Volume: v.Volume}); ; key.Volume += "+" {
+		before, known := l.shown[key]
+		_, taken := there[key]
+		switch {
+		case !taken && known && before.Path == v.Path:
+			return key
+		case !taken && !found:
+			free, found = key, true
+		}
+		if !taken && !known {
+			return free
+		}
+	}
+}
+
+func rowOf(v nodeserver.Volume) rows.Row {
 	r := rows.Row{Pod: v.PodName(), Volume: v.Volume, Plugin: v.Plugin, Source: v.Source, State: v.State, Path: v.Path, DurationSeconds: v.DurationSeconds, Error: v.Error}
 	if v.Server != nil && !v.Server.Answers {
 		r.Server = v.Server.Name + " does not answer"
 	}
-	return rows.KeyOf(volumemanager.VolumeStatus{PodUID: types.UID(v.PodUID), Volume: v.Volume}), r
+	return r
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -42,6 +43,27 @@ func TestAPipeGetsChangedRowsAlone(t *testing.T) {
 	}
 	if strings.Count(errOut.String(), "no answer") != 1 {
 		t.Errorf("%s", errOut.String())
+	}
+}
+
+// A volume that was found beside the pod's of its name is another one, whichever goes first.
+func TestVolumesOfOneName(t *testing.T) {
+	pods, found := volume("a", "mounted", ""), volume("a", "failed", "")
+	pods.Path, found.Path = "/pods/u/volumes/csi/a", "/pods/u/volumes/nfs/a"
+	for _, tc := range []struct{ stays, goes nodeserver.Volume }{{pods, found}, {found, pods}} {
+		var out, errOut bytes.Buffer
+		l := newLines("wide", &out, &errOut)
+		for _, all := range [][]nodeserver.Volume{{pods, found}, {found, pods}, {tc.stays}} {
+			slices.SortFunc(all, compare)
+			if err := l.show(all); err != nil {
+				t.Fatal(err)
+			}
+		}
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if len(lines) != 4 || !strings.Contains(lines[1], " mounted ") || !strings.Contains(lines[2], " failed ") ||
+			!strings.Contains(lines[3], " unmounted ") || !strings.Contains(lines[3], tc.goes.Path) {
+			t.Errorf("%s goes: %q", tc.goes.Path, lines)
+		}
 	}
 }
 
