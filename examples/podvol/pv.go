@@ -32,7 +32,7 @@ func pvCommand(s streams) *cobra.Command {
 			"  podvol pv nfs211 -o yaml\n" +
 			"  podvol pv describe nfs211\n" +
 			"  podvol pv release nfs211",
-		RunE:              func(_ *cobra.Command, names []string) error { return printPVs(s, o, names) },
+		RunE:              func(c *cobra.Command, names []string) error { return orCommand(c, names, printPVs(s, o, names)) },
 		ValidArgsFunction: completion.Volumes,
 	}
 	flags := c.Flags()
@@ -94,7 +94,7 @@ func (s stored) chooseVolumes(words []string) (chosen []*v1.PersistentVolume, mi
 		pv := s.volume(name)
 		switch {
 		case pv == nil:
-			missing = append(missing, notFound(kubectlget.VolumeKind, name))
+			missing = append(missing, kubectlget.VolumeNotFound(name, s.volumes))
 		case !slices.Contains(chosen, pv):
 			chosen = append(chosen, pv)
 		}

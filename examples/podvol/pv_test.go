@@ -67,6 +67,11 @@ func TestRecordedVolumesAreListed(t *testing.T) {
 	if out != "persistentvolume/nfs211\n" || errOut != "podvol: persistentvolumes \"missing\" not found\n" {
 		t.Errorf("stdout: %s\nstderr: %s", out, errOut)
 	}
+	for args, want := range map[string]string{"nfs21": `did you mean "nfs211"?`, "describe nsf211": `did you mean "nfs211"?`, "descibe old": `podvol pv has no command "descibe"; did you mean "describe"?`} {
+		if _, errOut := mustPodvol(t, exitFailed, append([]string{"pv", "--root-dir", root}, strings.Fields(args)...)...); !strings.Contains(errOut, want) {
+			t.Errorf("%s: %s", args, errOut)
+		}
+	}
 	if out, _ := mustPodvol(t, exitFailed, "pv", "missing", "-o", "json", "--root-dir", root); out != "" {
 		t.Errorf("stdout: %s", out)
 	}
@@ -159,7 +164,13 @@ func TestWhyClaimsArePending(t *testing.T) {
 	if out, errOut := mustPodvol(t, exitOK, "pvc", "ops-test/nfs-211", "-o", "name", "--root-dir", root); out != "persistentvolumeclaim/nfs-211\n" || strings.Contains(errOut, "shop") {
 		t.Errorf("stdout: %s\nstderr: %s", out, errOut)
 	}
-	for args, want := range map[string]string{"data": `persistentvolumeclaims "data" not found in namespace default`, "-n shop nfs-211": `persistentvolumeclaims "nfs-211" not found in namespace shop`} {
+	for args, want := range map[string]string{
+		"data":                   "persistentvolumeclaims \"data\" not found in namespace default; did you mean \"shop/data\"?\n",
+		"-n shop nfs-211":        `persistentvolumeclaims "nfs-211" not found in namespace shop; did you mean "ops-test/nfs-211"?`,
+		"shop/date":              `persistentvolumeclaims "date" not found in namespace shop; did you mean "data"?`,
+		"delte shop/data":        `podvol pvc has no command "delte"; did you mean "delete"?`,
+		"describe ops-test/nfs2": "persistentvolumeclaims \"nfs2\" not found in namespace ops-test\n",
+	} {
 		if _, errOut := mustPodvol(t, exitFailed, append([]string{"pvc", "--root-dir", root}, strings.Fields(args)...)...); !strings.Contains(errOut, want) {
 			t.Errorf("%s: %s", args, errOut)
 		}

@@ -38,7 +38,7 @@ func pvcCommand(s streams) *cobra.Command {
 			"  podvol pvc nfs-211 -n ops-test -o wide\n" +
 			"  podvol pvc describe ops-test/nfs-211\n" +
 			"  podvol pvc delete ops-test/nfs-211",
-		RunE:              func(_ *cobra.Command, names []string) error { return printPVCs(s, o, names) },
+		RunE:              func(c *cobra.Command, names []string) error { return orCommand(c, names, printPVCs(s, o, names)) },
 		ValidArgsFunction: completion.Claims,
 	}
 	flags := c.Flags()
@@ -97,7 +97,7 @@ func (o pvcOptions) choose(found stored, names []string) (shown []*v1.Persistent
 		}
 		claim := found.claim(name)
 		if claim == nil {
-			missing = append(missing, fmt.Errorf("%w in namespace %s", notFound(kubectlget.ClaimKind, name.Name), name.Namespace))
+			missing = append(missing, kubectlget.ClaimNotFound(word, name, found.claims))
 			continue
 		}
 		if !slices.Contains(shown, claim) {

@@ -7,9 +7,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume/objects/persisted"
@@ -111,9 +113,16 @@ func (s stored) volume(name string) *v1.PersistentVolume {
 	return nil
 }
 
-// notFound says in kubectl's words that there is no object of a name.
-func notFound(kind kubectlget.Kind, name string) error {
-	return fmt.Errorf("%s %q not found", kind.Plural, name)
+// orCommand adds to an error that the first word names nothing which command it may mean.
+func orCommand(c *cobra.Command, words []string, err error) error {
+	missing, ok := errors.AsType[*kubectlget.NotFoundError](err)
+	if !ok || missing.Word != words[0] {
+		return err
+	}
+	if meant := choice.MeantCommand(c, words[0]); meant != "" {
+		err = errors.Join(err, fmt.Errorf("%s has no command %q%s", c.CommandPath(), words[0], meant))
+	}
+	return err
 }
 
 // claimUsersBelow finds out which pods have claims mounted on this machine, by
