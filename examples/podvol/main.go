@@ -161,8 +161,12 @@ func withoutArgs(c *cobra.Command) *cobra.Command {
 
 // noArgs refuses arguments that are no flags.
 func noArgs(c *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usagef("%s takes no arguments, got %q; name manifests with -f", c.CommandPath(), args[0])
+	if len(args) == 0 {
+		return nil
 	}
-	return nil
+	advice := ""
+	if c.Flag("filename") != nil {
+		advice = "; name manifests with -f"
+	}
+	return usagef("%s takes no arguments, got %q%s", c.CommandPath(), args[0], advice)
 }

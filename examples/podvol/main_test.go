@@ -181,6 +181,11 @@ func TestMistypedWordsSayWhatIsMeant(t *testing.T) {
 		"fsck --insid":           "unknown flag: --insid; see podvol fsck --help",
 		"status -x":              "unknown shorthand flag: 'x' in -x; see podvol status --help",
 		"something":              `unknown command "something"; see podvol --help`,
+		"umount --all":           `unknown command "umount"; did you mean "unmount"?`,
+		"expl":                   `did you mean "explain"?`,
+		"mount --file x":         `unknown flag: --file; did you mean "--filename"?`,
+		"mount x.yaml":           `podvol mount takes no arguments, got "x.yaml"; name manifests with -f`,
+		"status x":               "podvol status takes no arguments, got \"x\"\n",
 	} {
 		if _, errOut := mustPodvol(t, exitUsage, strings.Fields(args)...); !strings.Contains(errOut, want) {
 			t.Errorf("%s: %s, want %q", args, errOut, want)

@@ -43,8 +43,9 @@ type unmountOptions struct {
 func unmountCommand(s streams) *cobra.Command {
 	var o unmountOptions
 	c := &cobra.Command{
-		Use:   "unmount [-f FILE|DIR|-] [--pod NAMESPACE/NAME] [--all]",
-		Short: "Unmount the volumes of pods",
+		Use:        "unmount [-f FILE|DIR|-] [--pod NAMESPACE/NAME] [--all]",
+		Short:      "Unmount the volumes of pods",
+		SuggestFor: []string{"umount"}, // which is more like mount
 		Long: "Unmounts the volumes of the pods in the manifests, of the pods named, or of all\n" +
 			"pods below the root directory, as far as podvol mounted them, removes their\n" +
 			"directories, and prints one row per volume. Make sure that nothing uses them.\n" +

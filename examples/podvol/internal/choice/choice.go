@@ -52,18 +52,26 @@ func (w *word) Set(value string) error {
 }
 
 // Meant is the end of a sentence about a word that is not in a list: which one may be meant. Without
-// one it is empty.
+// one it is empty. The first word that begins with the given one is meant before one that is like it.
 func Meant(given string, words []string) string {
-	if meant := nearest.Word(given, words); meant != "" {
+	meant := nearest.Word(given, words)
+	if i := slices.IndexFunc(words, func(word string) bool { return given != "" && strings.HasPrefix(word, given) }); i >= 0 {
+		meant = words[i]
+	}
+	if meant != "" {
 		return fmt.Sprintf("; did you mean %q?", meant)
 	}
 	return ""
 }
 
-// MeantCommand is [Meant] for the name of a command below another one.
+// MeantCommand is [Meant] for the name of a command below another one. Words that a command is
+// suggested for mean that command.
 func MeantCommand(below *cobra.Command, given string) string {
 	var names []string
 	for _, c := range below.Commands() {
+		if slices.Contains(c.SuggestFor, given) {
+			return Meant(c.Name(), []string{c.Name()})
+		}
 		if c.IsAvailableCommand() {
 			names = append(names, c.Name())
 		}

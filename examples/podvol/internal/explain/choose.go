@@ -86,13 +86,16 @@ func notFound(all []nodeserver.Volume, word string) error {
 	text := fmt.Sprintf("no pod %s has volumes here; podvol status shows those that have", word)
 	if len(volumes) > 0 {
 		slices.Sort(volumes)
-		text = fmt.Sprintf("no volume of that name: %s; pod %s has %s", word, pod, strings.Join(slices.Compact(volumes), ", "))
+		volumes = slices.Compact(volumes)
+		text = fmt.Sprintf("no volume of that name: %s; pod %s has %s", word, pod, strings.Join(volumes, ", "))
+		words = nil // of those that are like it by the pod's name alone, none is meant
+		for _, volume := range volumes {
+			if choice.Meant(word[len(pod)+1:], []string{volume}) != "" {
+				words = append(words, pod+"/"+volume)
+			}
+		}
 	}
-	meant := choice.Meant(word, words)
-	if i := slices.IndexFunc(words, func(w string) bool { return strings.HasPrefix(w, word) }); meant == "" && i >= 0 {
-		meant = choice.Meant(words[i], words[i:i+1])
-	}
-	return errors.New(text + meant)
+	return errors.New(text + choice.Meant(word, words))
 }
 
 // alsoUsing are the volumes of other pods, and of this one, that show the same data: by their

@@ -52,12 +52,22 @@ func TestChoose(t *testing.T) {
 		"wbe":  "no pod wbe has volumes here",
 		"web":  `did you mean "web-0"?`,
 		"we-0": `did you mean "web-0"?`, "shop/web0": `did you mean "shop/web-0"?`,
-		"web-0/dat":  `no volume of that name: web-0/dat; pod web-0 has config, data; did you mean "web-0/data"?`,
-		"lab/none":   "no pod lab/none has volumes here; podvol status shows those that have",
-		"other/none": "no volume of that name: other/none; pod other has x",
+		"web-0/dat":       `no volume of that name: web-0/dat; pod web-0 has config, data; did you mean "web-0/data"?`,
+		"lab/none":        "no pod lab/none has volumes here; podvol status shows those that have",
+		"other/none":      "no volume of that name: other/none; pod other has x",
+		"shop/web-0/date": `did you mean "shop/web-0/data"?`, "shop/web-0/con": `did you mean "shop/web-0/config"?`,
 	} {
 		if chosen, err := choose(all, word); err == nil || !strings.Contains(err.Error(), want) || chosen != nil {
 			t.Errorf("%s: %v, %v; want %s", word, chosen, err, want)
+		}
+	}
+}
+
+func TestVolumesAreNotMeantByTheirPodsName(t *testing.T) {
+	all := []nodeserver.Volume{row("shop/web-0", "u1", "data"), row("shop/web-0", "u1", "pw")}
+	for _, word := range []string{"shop/web-0/nope", "web-0/nope", "u1/nope"} {
+		if _, err := choose(all, word); err == nil || !strings.HasSuffix(err.Error(), " has data, pw") {
+			t.Errorf("%s: %v", word, err)
 		}
 	}
 }
