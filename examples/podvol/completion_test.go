@@ -44,6 +44,11 @@ func TestCompletionOffersMountedPods(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		root := t.TempDir() + "/root"
 		mustPodvol(t, exitOK, "mount", "-f", manifestFile(t, podNamed("a", disk)), "--root-dir", root)
+		for given, want := range map[string]string{"shop/a/": "shop/a/disk", "a/": "a/disk", "shop/a/d": "shop/a/disk", "shop/": "shop/a", "b/": ""} {
+			if got := completed(t, "explain", "--root-dir", root, given); !slices.Equal(got, strings.Fields(want)) {
+				t.Errorf("%s: %q, want %q", given, got, want)
+			}
+		}
 		for _, args := range [][]string{{"unmount", "--root-dir", root, "--pod", ""}, {"explain", "--root-dir", root, ""}} {
 			if got := completed(t, args...); !slices.Equal(got, []string{"shop/a"}) {
 				t.Errorf("%q: %q", args, got)

@@ -32,7 +32,9 @@ func statusCommand(s streams) *cobra.Command {
 			"apart by UID and node, which podvol unmount --uid and --node take. In a container\n" +
 			"whose mounts the host would not see, standard error says what its manifest lacks.\n" +
 			"--watch goes on: at a terminal it redraws the table at each change, in a pipe it prints\n" +
-			"the rows that change, until it is interrupted. It asks the podvol run-node that runs.\n\n" +
+			"the rows that change, until it is interrupted. It asks the podvol run-node that runs.\n" +
+			"Without --watch no run-node is asked: volumes that have never been set up, since they\n" +
+			"fail or wait, have no record and no row. podvol explain POD shows them, too.\n\n" +
 			"Exit code: 0 when all volumes are mounted, 1 when some are not, or something cannot\n" +
 			"be read or is lost.",
 		Args: noArgs,

@@ -29,6 +29,27 @@ func Pods(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDire
 	return offered(names, nil)
 }
 
+// PodOrVolume completes one argument, POD or POD/VOLUME: with the pods, and with the volumes of a pod
+// that is named as NAMESPACE/NAME, NAME or UID and followed by a slash.
+func PodOrVolume(c *cobra.Command, args []string, given string) ([]string, cobra.ShellCompDirective) {
+	var names []string
+	if rootDir, ok := root(c); ok && len(args) == 0 {
+		volumes, _ := volumemanager.Inspect(rootDir, table.Kernel())
+		for _, v := range volumes {
+			if v.Pod.Name == "" {
+				continue
+			}
+			names = append(names, v.Pod.String())
+			for _, pod := range []string{v.Pod.String(), v.Pod.Name, string(v.PodUID)} {
+				if strings.HasPrefix(given, pod+"/") {
+					names = append(names, pod+"/"+v.Volume)
+				}
+			}
+		}
+	}
+	return offered(slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, given) }), nil)
+}
+
 // Claims completes arguments with the claims below the root directory: without their
 // namespace where that is the one that -n says.
 func Claims(c *cobra.Command, args []string, given string) ([]string, cobra.ShellCompDirective) {

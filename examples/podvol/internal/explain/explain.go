@@ -98,12 +98,7 @@ func Command(s Surroundings) *cobra.Command {
 	}
 	s.AddRootDir(c.Flags(), &rootDir)
 	choice.AddOutput(c, &output, "text", "json", "yaml")
-	c.ValidArgsFunction = func(c *cobra.Command, args []string, given string) ([]string, cobra.ShellCompDirective) {
-		if len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return completion.Pods(c, args, given)
-	}
+	c.ValidArgsFunction = completion.PodOrVolume
 	return c
 }
 
