@@ -1,15 +1,18 @@
 // Package choice has flags that take one word of a list, and says what was meant by words that
-// are mistyped.
+// are mistyped, and prints values for programs.
 package choice
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
 
 	"github.com/podvol/podvol/util/nearest"
 )
@@ -19,6 +22,19 @@ func AddOutput(c *cobra.Command, value *string, words ...string) {
 	*value = words[0]
 	c.Flags().VarP(&word{value, words}, "output", "o", "how to print: "+List(words))
 	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+}
+
+// Print prints a value as -o json or yaml says.
+func Print(out io.Writer, format string, value any) error {
+	text, err := json.MarshalIndent(value, "", "  ")
+	text = append(text, '\n')
+	if err == nil && format == "yaml" {
+		text, err = yaml.JSONToYAML(text)
+	}
+	if err == nil {
+		_, err = out.Write(text)
+	}
+	return err
 }
 
 // List joins words for a sentence.

@@ -4,7 +4,6 @@ package explain
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"sigs.k8s.io/yaml"
 
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/completion"
@@ -126,14 +124,7 @@ func show(out io.Writer, all []Explanation, output string, now time.Time) error 
 	if output == "text" {
 		return fields.Print(out, textOf(all, now))
 	}
-	text, err := json.MarshalIndent(all, "", "  ")
-	if err == nil && output == "yaml" {
-		text, err = yaml.JSONToYAML(text)
-	}
-	if err == nil {
-		_, err = fmt.Fprintf(out, "%s\n", strings.TrimSuffix(string(text), "\n"))
-	}
-	return err
+	return choice.Print(out, output, all)
 }
 
 // knowledge is what can be found out about a root directory.

@@ -2,7 +2,6 @@ package ownplugins
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"sigs.k8s.io/yaml"
 
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
@@ -150,14 +148,7 @@ func (l *listCommand) print(rows []nodeserver.Driver) error {
 	if rows == nil {
 		rows = []nodeserver.Driver{}
 	}
-	text, err := json.MarshalIndent(rows, "", "  ")
-	if l.output == "yaml" {
-		text, err = yaml.Marshal(rows)
-	}
-	if err == nil {
-		_, err = fmt.Fprintf(l.Out, "%s\n", strings.TrimSpace(string(text)))
-	}
-	return err
+	return choice.Print(l.Out, l.output, rows)
 }
 
 // printTable prints a row for each driver, and below them one for each call under way.

@@ -3,7 +3,6 @@
 package pluginlist
 
 import (
-	"encoding/json"
 	"io"
 	"maps"
 	"reflect"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
@@ -148,21 +146,10 @@ func Command(out io.Writer, plugins func() ([]volume.VolumePlugin, volume.Transl
 }
 
 func print(out io.Writer, format string, plugins []Plugin) error {
-	var text []byte
-	var err error
-	switch format {
-	case "json":
-		text, err = json.MarshalIndent(plugins, "", "  ")
-		text = append(text, '\n')
-	case "yaml":
-		text, err = yaml.Marshal(plugins)
-	default:
-		return printTable(out, format == "wide", plugins)
+	if format == "json" || format == "yaml" {
+		return choice.Print(out, format, plugins)
 	}
-	if err == nil {
-		_, err = out.Write(text)
-	}
-	return err
+	return printTable(out, format == "wide", plugins)
 }
 
 // printTable prints a table that fits a terminal, unless it shall be wide.

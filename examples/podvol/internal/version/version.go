@@ -3,7 +3,6 @@ package version
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"runtime"
@@ -11,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
 )
@@ -86,20 +84,10 @@ func Command(out io.Writer) *cobra.Command {
 }
 
 func (i Info) print(out io.Writer, format string) error {
-	var text []byte
-	var err error
-	switch format {
-	case "json":
-		text, err = json.MarshalIndent(i, "", "  ")
-		text = append(text, '\n')
-	case "yaml":
-		text, err = yaml.Marshal(i)
-	default:
-		text = i.text()
+	if format != "text" {
+		return choice.Print(out, format, i)
 	}
-	if err == nil {
-		_, err = out.Write(text)
-	}
+	_, err := out.Write(i.text())
 	return err
 }
 
