@@ -130,7 +130,7 @@ func (s controller) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest
 	if v == nil || err != nil {
 		return &csi.DeleteVolumeResponse{}, err
 	}
-	_, staged := s.d.Staged()[r.VolumeId]
+	_, staged := s.d.stagedAt(r.VolumeId)
 	if staged || len(s.d.publishedAt(r.VolumeId)) > 0 || s.d.attachedTo(r.VolumeId) != "" {
 		return nil, s.d.violated(codes.FailedPrecondition, "DeleteVolume of %s while it is in use", r.VolumeId)
 	}
@@ -191,7 +191,7 @@ func (s controller) ControllerUnpublishVolume(_ context.Context, r *csi.Controll
 	if at := s.d.attachedTo(r.VolumeId); r.NodeId != "" && at != "" && at != r.NodeId {
 		return &csi.ControllerUnpublishVolumeResponse{}, nil // it is another node's
 	}
-	_, staged := s.d.Staged()[r.VolumeId]
+	_, staged := s.d.stagedAt(r.VolumeId)
 	if (staged || len(s.d.publishedAt(r.VolumeId)) > 0) && !c.has(DetachesInUse) {
 		return nil, s.d.violated(codes.FailedPrecondition, "ControllerUnpublishVolume of %s while it is in use", r.VolumeId)
 	}

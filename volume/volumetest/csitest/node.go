@@ -205,7 +205,7 @@ func (n node) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeReq
 	if err := unmountAll(ctx, c.Mounter, r.StagingTargetPath); err != nil {
 		return nil, err
 	}
-	if at, staged := n.d.Staged()[r.VolumeId]; staged && at != r.StagingTargetPath {
+	if at, staged := n.d.stagedAt(r.VolumeId); staged && at != r.StagingTargetPath {
 		return &csi.NodeUnstageVolumeResponse{}, nil // another node has it by now
 	}
 	if err := c.detach(r.VolumeId); err != nil {
@@ -381,6 +381,14 @@ func (d *Driver) Staged() map[string]string {
 		staged[volume] = path
 	}
 	return staged
+}
+
+// stagedAt returns where a volume is staged.
+func (d *Driver) stagedAt(volume string) (path string, staged bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	path, staged = d.staged[volume]
+	return path, staged
 }
 
 // Published returns the volumes that are published, by target path. The caller owns
