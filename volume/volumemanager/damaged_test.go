@@ -130,3 +130,21 @@ func TestDevicesStayBesideDamage(t *testing.T) {
 		})
 	}
 }
+
+// A device that the volume of an unreadable record may share is not unmounted.
+func TestADeviceStaysBesideAnUnreadableRecord(t *testing.T) {
+	w := newWorld(t)
+	d := w.withDisks()
+	w.leave(diskPod("lost", "a"))
+	spoilRecord(t, w.recordsPath(), func(string) string { return `{"version":99}` })
+	manager, _ := w.start()
+	mustSetUp(t, manager, diskPod("known", "a"))
+	d.log()
+	var unreadable *volumemanager.UnreadableRecordError
+	if err := manager.TearDownPod(t.Context(), "uid-known"); !errors.As(err, &unreadable) {
+		t.Errorf("TearDownPod: %v", err)
+	}
+	if diff := cmpDiff([]string{"TearDown uid-known"}, d.log()); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -327,6 +327,8 @@ type actualStateOfWorld struct {
 	schedule *schedule
 	status   *publisher
 	life     *lifecycle.Lifecycle
+	// mayHide: the recovery found a record that cannot be read. It alone finds such.
+	mayHide bool
 }
 
 // set replaces the known state of a volume.
@@ -458,6 +460,9 @@ func (w *actualStateOfWorld) hidden(plugin string) error {
 	}
 	w.entries.Lock()
 	defer w.entries.Unlock()
+	if !w.mayHide {
+		return nil // each tear-down asks, which shall not cost a look at all volumes
+	}
 	for s := range w.entries.volumes() {
 		if s.actual.unreadable != nil && s.actual.key.Plugin == plugin {
 			return s.actual.unreadable

@@ -116,7 +116,7 @@ func (v *recovery) recoverUnreadable(unreadable *UnreadableRecordError) {
 	v.entries.Lock()
 	defer v.entries.Unlock()
 	s := v.actual.recovered(key, []string{key.Spec})
-	s.actual.unreadable = unreadable
+	s.actual.unreadable, v.actual.mayHide = unreadable, true
 	s.state, s.err = StateFailed, unreadable
 }
 

@@ -1,6 +1,7 @@
 package csi
 
 import (
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -17,6 +18,8 @@ type volumeCache struct {
 	// start, so that they are known before a teardown. They make up for a lost
 	// vol_data.json.
 	sources map[knownKey]identity
+	// keys are those of each source.
+	keys map[identity][]knownKey
 	// doubtful are publishings that may not be complete though something is mounted.
 	doubtful map[string]bool
 	// attached has the attachments' metadata of staged volumes, by the place of staging.
@@ -48,10 +51,31 @@ func (k *volumeCache) put(s *source, keys ...knownKey) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.sources == nil {
-		k.sources = make(map[knownKey]identity)
+		k.sources, k.keys = make(map[knownKey]identity), make(map[identity][]knownKey)
 	}
+	is := identity{s.Driver, s.Handle, s.Inline}
 	for _, key := range keys {
-		k.sources[key] = identity{s.Driver, s.Handle, s.Inline}
+		if before, ok := k.sources[key]; ok && before == is {
+			continue
+		}
+		k.drop(key)
+		k.sources[key] = is
+		k.keys[is] = append(k.keys[is], key)
+	}
+}
+
+// drop forgets a key. The caller holds the lock.
+func (k *volumeCache) drop(key knownKey) {
+	is, ok := k.sources[key]
+	if !ok {
+		return
+	}
+	delete(k.sources, key)
+	left := slices.DeleteFunc(k.keys[is], func(other knownKey) bool { return other == key })
+	if len(left) == 0 {
+		delete(k.keys, is)
+	} else {
+		k.keys[is] = left
 	}
 }
 
@@ -67,7 +91,7 @@ func (k *volumeCache) forget(keys ...knownKey) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, key := range keys {
-		delete(k.sources, key)
+		k.drop(key)
 	}
 }
 
@@ -79,12 +103,10 @@ func (k *volumeCache) forgetDevice(path string) {
 	if !ok {
 		return
 	}
-	delete(k.sources, knownKey{name: path})
-	for key, s := range k.sources {
-		if s == gone {
-			delete(k.sources, key)
-		}
+	for _, key := range k.keys[gone] {
+		delete(k.sources, key)
 	}
+	delete(k.keys, gone)
 }
 
 // doubt says whether a publishing is in doubt, and returns what was said before.
