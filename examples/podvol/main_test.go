@@ -183,6 +183,7 @@ func TestMistypedWordsSayWhatIsMeant(t *testing.T) {
 		"something":              `unknown command "something"; see podvol --help`,
 		"umount --all":           `unknown command "umount"; did you mean "unmount"?`,
 		"expl":                   `did you mean "explain"?`,
+		"describe shop/web":      `unknown command "describe"; did you mean "explain"?`,
 		"mount --file x":         `unknown flag: --file; did you mean "--filename"?`,
 		"mount x.yaml":           `podvol mount takes no arguments, got "x.yaml"; name manifests with -f`,
 		"status x":               "podvol status takes no arguments, got \"x\"\n",

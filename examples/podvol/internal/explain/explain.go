@@ -69,8 +69,9 @@ const (
 func Command(s Surroundings) *cobra.Command {
 	var rootDir, output string
 	c := &cobra.Command{
-		Use:   "explain POD[/VOLUME]",
-		Short: "Say all that is known of the volumes of a pod",
+		Use:        "explain POD[/VOLUME]",
+		Short:      "Say all that is known of the volumes of a pod",
+		SuggestFor: []string{"describe"}, // as kubectl has it
 		Long: "Says of a pod's volumes what is wanted and what is, since when, what is under way and\n" +
 			"for how long, what it waits for, the last error and what to do about it, and which\n" +
 			"other pods use the same data. POD is NAME, NAMESPACE/NAME or a UID.\n" +
