@@ -108,10 +108,23 @@ func unmount(t *testing.T, target string) {
 	}
 }
 
+// flush writes a device's buffers down, as blockdev(8) does.
+func flush(t *testing.T, path string) {
+	t.Helper()
+	device, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer device.Close()
+	if err := unix.IoctlSetInt(int(device.Fd()), unix.BLKFLSBUF, 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // content is a digest of the whole device, to show that nothing was written.
 func content(t *testing.T, d *loopdev.Device) string {
 	t.Helper()
-	run(t, "blockdev", "--flushbufs", d.Path)
+	flush(t, d.Path)
 	file, err := os.Open(d.Backing)
 	if err != nil {
 		t.Fatal(err)

@@ -38,7 +38,7 @@ func Package(program string) string {
 		return "btrfs-progs"
 	case "mkfs.vfat":
 		return "dosfstools"
-	case "mkswap":
+	case "mkswap", "wipefs":
 		return "util-linux"
 	case "sfdisk":
 		return "fdisk"

@@ -3,7 +3,6 @@ package flexvolume_test
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -371,11 +370,8 @@ func TestKernelAnothersInlineVolume(t *testing.T) {
 
 // A driver that only attaches has the node format, mount, bind and grow its device.
 func TestKernelDeviceOfADriver(t *testing.T) {
-	testtool.Need(t, "mount")
+	testtool.Need(t, "mount", "mkfs.ext4")
 	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
-		if _, err := exec.LookPath("mkfs.ext4"); err != nil {
-			t.Fatal(err)
-		}
 		b := newBench(t, t.TempDir())
 		install(t, b.drivers, "example.com/loop")
 		disk := loopdev.New(t, 32<<20)
