@@ -5,6 +5,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -54,7 +55,7 @@ func TestRecordsAreAppended(t *testing.T) {
 	t.Setenv(AssertVar, "1")
 	r := &reporter{TB: t}
 	Report(r, Times("x", Wall, time.Second, "p", 2*time.Second, 0.1))
-	ReportCurve(r, Curve{What: "y", Of: "pods", Unit: CPU, Points: []Point{{1, 2}, {10, 5}}, Limit: 1.2})
+	ReportCurve(r, Curve{What: "y", Of: "pods", Unit: CPU, Points: []Point{{X: 1, Y: 2}, {X: 10, Y: 5}}, Limit: 1.2})
 	if len(r.failed) > 0 {
 		t.Errorf("limits are asserted while figures are recorded: %v", r.failed)
 	}
@@ -87,6 +88,28 @@ func TestFormat(t *testing.T) {
 		if got := c.unit.Format(c.value); got != c.want {
 			t.Errorf("%v as %q is %q, want %q", c.value, c.unit, got, c.want)
 		}
+	}
+}
+
+func TestTheCollectorsPartIsToldApart(t *testing.T) {
+	var keep [][]byte
+	taken := Take(t, func() {
+		for range 1 << 14 {
+			keep = append(keep, make([]byte, 64))
+		}
+		runtime.GC()
+	})
+	runtime.KeepAlive(keep)
+	if taken.Collector <= 0 {
+		t.Errorf("a collection took %v", taken.Collector)
+	}
+	c := Curve{What: "x", Unit: CPU, Limit: 1.2, Points: []Point{Each(1, Taken{CPU: 2 * time.Second}), Each(10, Taken{CPU: 50 * time.Second, Collector: 28 * time.Second})}}
+	want := "x, median each: 2 s CPU at 1, 5 s CPU at 10, ratio 2.5 (limit 1.2); of it the garbage collector's: 0 ns CPU at 1, 2.8 s CPU at 10; without it the ratio is 1.1"
+	if c.String() != want || !c.Behind() {
+		t.Errorf("behind: %v, %s", c.Behind(), c)
+	}
+	if other := (Curve{Points: []Point{{X: 1, Y: 2}}}).Collector(); other != "" {
+		t.Errorf("a curve that does not tell has %q", other)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -131,7 +133,18 @@ func Report(t testing.TB, rows ...Row) {
 }
 
 // Point is a place on a curve: the cost of one of X.
-type Point struct{ X, Y float64 }
+type Point struct {
+	X, Y float64
+	// Collector is the garbage collector's part of Y, where the test tells: few are too
+	// small for a collection, so that a curve of CPU grows by it although each does the
+	// same.
+	Collector float64 `json:",omitempty"`
+}
+
+// Each is the point of n who took so much CPU together.
+func Each(n int, together Taken) Point {
+	return Point{X: float64(n), Y: together.CPU.Seconds() / float64(n), Collector: together.Collector.Seconds() / float64(n)}
+}
 
 // Curve is what one of something costs, by how many there are.
 type Curve struct {
@@ -171,7 +184,25 @@ func (c Curve) String() string {
 	if c.Limit > 0 {
 		text += fmt.Sprintf(" (limit %.3g)", c.Limit)
 	}
+	if collector := c.Collector(); collector != "" {
+		text += "; " + collector
+	}
 	return text
+}
+
+// Collector tells the garbage collector's part of each point, and how the rest grows. It is
+// empty where the points do not tell.
+func (c Curve) Collector() string {
+	rest := Curve{}
+	var parts []string
+	for _, p := range c.Points {
+		rest.Points = append(rest.Points, Point{X: p.X, Y: p.Y - p.Collector})
+		parts = append(parts, fmt.Sprintf("%s at %g", c.Unit.Format(p.Collector), p.X))
+	}
+	if !slices.ContainsFunc(c.Points, func(p Point) bool { return p.Collector > 0 }) {
+		return ""
+	}
+	return fmt.Sprintf("of it the garbage collector's: %s; without it the ratio is %.3g", strings.Join(parts, ", "), rest.Growth())
 }
 
 // ReportCurve does with a curve what [Report] does with a row.

@@ -1,6 +1,7 @@
 package figures
 
 import (
+	"runtime/metrics"
 	"slices"
 	"testing"
 	"time"
@@ -22,6 +23,9 @@ type Taken struct {
 	// Wall is the time by the clock, CPU that of this process on processors, and
 	// Children that of child processes that have ended.
 	Wall, CPU, Children time.Duration
+	// Collector is the garbage collector's part of CPU, by the runtime's estimate at the
+	// end of each collection. It is 0 where what was allocated asked for none.
+	Collector time.Duration
 }
 
 // Measured are a way's rounds.
@@ -59,18 +63,21 @@ func pick(taken []Taken, n int) Taken {
 		return times[n]
 	}
 	return Taken{
-		Wall:     nth(func(x Taken) time.Duration { return x.Wall }),
-		CPU:      nth(func(x Taken) time.Duration { return x.CPU }),
-		Children: nth(func(x Taken) time.Duration { return x.Children }),
+		Wall:      nth(func(x Taken) time.Duration { return x.Wall }),
+		CPU:       nth(func(x Taken) time.Duration { return x.CPU }),
+		Children:  nth(func(x Taken) time.Duration { return x.Children }),
+		Collector: nth(func(x Taken) time.Duration { return x.Collector }),
 	}
 }
 
 // Take returns what a call of f takes.
 func Take(t testing.TB, f func()) Taken {
 	t.Helper()
+	collector := collected()
 	start, cpu, children := time.Now(), used(t, unix.RUSAGE_SELF), used(t, unix.RUSAGE_CHILDREN)
 	f()
-	return Taken{Wall: time.Since(start), CPU: used(t, unix.RUSAGE_SELF) - cpu, Children: used(t, unix.RUSAGE_CHILDREN) - children}
+	return Taken{Wall: time.Since(start), CPU: used(t, unix.RUSAGE_SELF) - cpu, Children: used(t, unix.RUSAGE_CHILDREN) - children,
+		Collector: collected() - collector}
 }
 
 // used is what processors have done so far for this process, or for its children that have
@@ -82,4 +89,11 @@ func used(t testing.TB, by int) time.Duration {
 		t.Fatal(err)
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// collected is what the garbage collector has used of processors so far.
+func collected() time.Duration {
+	sample := []metrics.Sample{{Name: "/cpu/classes/gc/total:cpu-seconds"}}
+	metrics.Read(sample)
+	return time.Duration(sample[0].Value.Float64() * float64(time.Second))
 }

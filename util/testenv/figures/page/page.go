@@ -165,6 +165,9 @@ func (s section) curves(b *strings.Builder) {
 		if c.Behind() {
 			b.WriteString(": **behind**")
 		}
+		if collector := c.Collector(); collector != "" {
+			b.WriteString("; " + collector)
+		}
 		fmt.Fprintf(b, ".\n\n![%s, by %s](%s/%s)\n", c.What, c.Of, plotsDir, plotName(s.Package, r))
 	}
 }
