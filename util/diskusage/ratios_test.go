@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/testenv/figures"
-	"github.com/podvol/podvol/util/topdir"
 )
 
 // plainWalk is what the kubelet does (pkg/volume/util/fs, DiskUsage): the same
@@ -97,10 +96,6 @@ func contenders() []contender {
 func manyFiles(tb testing.TB, files int) string {
 	tb.Helper()
 	base := tb.TempDir()
-	// Lest what was measured depend on what other tests have removed before.
-	if err := topdir.Mark(base); err != nil {
-		tb.Log(err)
-	}
 	for n := range files / 100 {
 		dir := filepath.Join(base, fmt.Sprint(n/50), fmt.Sprint(n%50))
 		if err := os.MkdirAll(dir, 0o755); err != nil {

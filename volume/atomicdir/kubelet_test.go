@@ -128,7 +128,7 @@ func measureOneFile(t *testing.T) {
 	if asserted || testing.Verbose() {
 		rounds, batch = 15, 200
 	}
-	base := spreadDir(t)
+	base := t.TempDir()
 	version := func(n int) map[string]fileset.File {
 		return map[string]fileset.File{"app.yaml": {Data: fmt.Appendf(nil, "version: %d", n), Mode: 0o644}}
 	}

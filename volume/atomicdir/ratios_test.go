@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/util/testenv/figures"
-	"github.com/podvol/podvol/util/topdir"
 	"github.com/podvol/podvol/volume/fileset"
 )
 
@@ -104,7 +103,7 @@ func measurePublishing(t *testing.T) {
 	if asserted || testing.Verbose() {
 		rounds = 15
 	}
-	files, base := thousandFiles(), spreadDir(t)
+	files, base := thousandFiles(), t.TempDir()
 	times := make(map[string][]time.Duration)
 	for range rounds {
 		for _, w := range workloads {
@@ -133,7 +132,7 @@ func measurePublishing(t *testing.T) {
 }
 
 func BenchmarkPublish(b *testing.B) {
-	files, base := thousandFiles(), spreadDir(b)
+	files, base := thousandFiles(), b.TempDir()
 	for _, w := range workloads {
 		b.Run(w.name, func(b *testing.B) {
 			b.StopTimer()
@@ -142,17 +141,6 @@ func BenchmarkPublish(b *testing.B) {
 			}
 		})
 	}
-}
-
-// spreadDir returns a directory of which the subdirectories are laid out over the
-// disk, lest what was measured depend on what other tests have removed before.
-func spreadDir(tb testing.TB) string {
-	tb.Helper()
-	base := tb.TempDir()
-	if err := topdir.Mark(base); err != nil {
-		tb.Log(err)
-	}
-	return base
 }
 
 func freshDir(tb testing.TB, base string) string {

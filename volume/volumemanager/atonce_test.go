@@ -40,10 +40,9 @@ func TestPodsAtOnceFigures(t *testing.T) {
 		c := crowds{t: t}
 		var ways []figures.Way
 		for _, n := range []int{few, full, most} {
-			ways = append(ways, c.ways("tmpfs", memory, n, full, true)...)
+			ways = append(ways, c.ways("tmpfs", memory, n, full)...)
 		}
-		ways = append(ways, c.ways("ext4", disk, full, full, true)...)
-		ways = append(ways, c.ways("side by side", disk, full, full, false)...)
+		ways = append(ways, c.ways("ext4", disk, full, full)...)
 		ways = append(ways, c.directories(disk, full)...)
 		c.took = figures.InTurn(t, rounds, ways...)
 		c.end()
@@ -69,7 +68,7 @@ func (c *crowds) fresh(dir string) string {
 
 // ways are to set n pods up and tear them down. So many managers follow one another that they
 // have a fifth of the most pods together, since a round of few is over too soon.
-func (c *crowds) ways(where, dir string, n, most int, laidOut bool) []figures.Way {
+func (c *crowds) ways(where, dir string, n, most int) []figures.Way {
 	times := max(most/n/5, 1)
 	var worlds []*world
 	var managers []*volumemanager.Manager
@@ -88,9 +87,6 @@ func (c *crowds) ways(where, dir string, n, most int, laidOut bool) []figures.Wa
 			w.mounter, w.containers = newQuickMounter(), noContainers{}
 			m, stop := w.start()
 			worlds, managers, stops = append(worlds, w), append(managers, m), append(stops, stop)
-			if !laidOut {
-				layOutSideBySide(c.t, filepath.Join(w.root, "pods"))
-			}
 		}
 		c.end = func() {
 			for _, stop := range stops {
@@ -157,25 +153,11 @@ func (c *crowds) reportDisk(n int) {
 		what, calls string
 		way         func(string, int) string
 	}{{"set-up", "mkdir", up}, {"tear-down", "rmdir", down}} {
-		ours, memory, calls, plain := c.took[r.way("ext4", n)], c.took[r.way("tmpfs", n)], c.took[r.calls], c.took[r.way("side by side", n)]
+		ours, memory, calls := c.took[r.way("ext4", n)], c.took[r.way("tmpfs", n)], c.took[r.calls]
 		row := figures.Times(fmt.Sprintf("%s of %d pods at once", r.what, n), figures.CPU, ours.Median.CPU, "tmpfs and bare "+r.calls, memory.Median.CPU+calls.Median.CPU, 1.5)
 		row.Fastest = ours.Fastest.CPU.Seconds() / (memory.Fastest.CPU + calls.Fastest.CPU).Seconds()
 		figures.Report(c.t, row)
-		figures.Report(c.t, figures.Times(r.what+" of pods that are laid out over the disk", figures.CPU, ours.Median.CPU, "side by side", plain.Median.CPU, 0),
-			figures.Times(r.what+" of pods that are laid out over the disk", figures.Wall, ours.Median.Wall, "side by side", plain.Median.Wall, 0))
 	}
-}
-
-// layOutSideBySide takes the attribute of package topdir off.
-func layOutSideBySide(t *testing.T, dir string) {
-	t.Helper()
-	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	must(t, err)
-	defer unix.Close(fd)
-	flags, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS)
-	must(t, err)
-	const topDir = 0x00020000 // FS_TOPDIR_FL
-	must(t, unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags&^topDir)))
 }
 
 // deleteAll deletes pods whose containers are gone, and waits for all.

@@ -41,7 +41,7 @@ func (v *recovery) recover(ctx context.Context, config Config) error {
 	if err := rootdir.EndHelpers(ctx, v.host.RootDir, v.log); err != nil {
 		return err
 	}
-	if err := rootdir.MakePodsDir(v.host.RootDir, v.log); err != nil {
+	if err := rootdir.MakePodsDir(v.host.RootDir); err != nil {
 		return err
 	}
 	mounted, err := rootdir.ReadMounts(v.host.RootDir, v.host.Mounter)

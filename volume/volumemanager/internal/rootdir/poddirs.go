@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,24 +18,17 @@ import (
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/util/rootdir"
-	"github.com/podvol/podvol/util/topdir"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/layout"
 )
 
-// MakePodsDir makes the directory of all pods. Pods come and go, which on ext4
-// without a journal is many times faster where they do not lie side by side.
-func MakePodsDir(rootDir string, log *slog.Logger) error {
-	dir := PodsDir(rootDir)
-	pods, err := rootdir.Make(dir, 0o750)
+// MakePodsDir makes the directory of all pods.
+func MakePodsDir(rootDir string) error {
+	pods, err := rootdir.Make(PodsDir(rootDir), 0o750)
 	if err != nil {
 		return err
 	}
-	defer pods.Close()
-	if err := topdir.Mark(dir); err != nil && !errors.Is(err, errors.ErrUnsupported) {
-		log.Debug("the pods' directories will lie side by side on the disk", "error", err)
-	}
-	return nil
+	return pods.Close()
 }
 
 // PodDirs keeps the removal of a pod's empty directories apart from set-ups of
