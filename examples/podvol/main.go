@@ -37,7 +37,9 @@ import (
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/examples/podvol/internal/pluginlist"
+	"github.com/podvol/podvol/examples/podvol/internal/progress"
 	"github.com/podvol/podvol/examples/podvol/internal/sentences"
+	"github.com/podvol/podvol/examples/podvol/internal/table"
 	"github.com/podvol/podvol/examples/podvol/internal/version"
 	"github.com/podvol/podvol/mount/sandbox"
 	"github.com/podvol/podvol/volume/podrun"
@@ -69,6 +71,8 @@ type streams struct {
 // logger writes warnings as sentences, for people who wait for the command to end.
 func (s streams) logger() *slog.Logger { return slog.New(sentences.New(s.err, slog.LevelWarn)) }
 
+func isTerminal(w io.Writer) bool { return table.TerminalWidth(w) > 0 }
+
 // The exit codes.
 const (
 	exitOK     = 0
@@ -90,7 +94,7 @@ func usagef(format string, args ...any) error {
 }
 
 func run(ctx context.Context, args []string, s streams) int {
-	s.out, s.err = plaintext.Writer(s.out), plaintext.Writer(s.err)
+	s.out, s.err = plaintext.Writer(s.out), progress.On(plaintext.Writer(s.err))
 	ctx, closeConnections := ownplugins.KeepConnections(ctx)
 	defer closeConnections()
 	root := rootCommand(s)

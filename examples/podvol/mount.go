@@ -14,6 +14,7 @@ import (
 
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
+	"github.com/podvol/podvol/examples/podvol/internal/report"
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects"
@@ -115,32 +116,32 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 	config.Logger = s.logger()
 	config.Events = loggedEvents{config.Logger, where.rename}
 	config.SetUpTimeout, config.Plugins, config.Translator = o.timeout, replacements, o.plugins.Translator()
-	report := newReport(rows.NewPrinter(o.output, s.out, s.err), s.err, volumemanager.StateMounted, volumesOf(pods))
-	report.editRow = where.editRow
-	report.interrupted = func() error { return context.Cause(ctx) }
-	if err := mountWith(ctx, config, o, set, pods, report); err != nil {
+	printed := report.New(rows.NewPrinter(o.output, s.out, s.err), s.err, volumemanager.StateMounted, volumesOf(pods))
+	printed.EditRow = where.editRow
+	printed.Interrupted = func() error { return context.Cause(ctx) }
+	if err := mountWith(ctx, config, o, set, pods, printed); err != nil {
 		return err
 	}
 	where.printCommands(s.err)
 	undo := ""
-	if !o.fake && report.something {
+	if !o.fake && printed.Something {
 		undo = unmountCommandLine(o, pods)
 	}
 	switch {
-	case ctx.Err() != nil && report.failed:
-		fmt.Fprintln(s.err, "podvol:", report.conclusion(undo))
+	case ctx.Err() != nil && printed.Failed:
+		fmt.Fprintln(s.err, "podvol:", printed.Conclusion(undo))
 	case undo != "":
 		fmt.Fprintf(s.err, "To unmount: %s\n", undo)
 	}
-	if report.failed {
+	if printed.Failed {
 		return errReported
 	}
 	return nil
 }
 
 // mountWith binds the pods' claims and mounts their volumes; what becomes of these
-// is in the report.
-func mountWith(ctx context.Context, config standalone.NodeConfig, o mountOptions, set *manifest.Set, pods []*v1.Pod, report *report) error {
+// is printed.
+func mountWith(ctx context.Context, config standalone.NodeConfig, o mountOptions, set *manifest.Set, pods []*v1.Pod, printed *report.Report) error {
 	store := objects.NewStore()
 	if standalone.UsesClaims(pods) {
 		config.Objects = store
@@ -159,8 +160,8 @@ func mountWith(ctx context.Context, config standalone.NodeConfig, o mountOptions
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout+lastWord)
 	defer cancel()
-	report.edit = func(v *volumemanager.VolumeStatus) { v.Err = unbound.Explain(v.Err) }
-	err = report.run(node.Manager, func(show func(volumemanager.VolumeStatus)) { setUpPods(ctx, node, pods, show) })
+	printed.Edit = func(v *volumemanager.VolumeStatus) { v.Err = unbound.Explain(v.Err) }
+	err = printed.Run(node.Manager, func(show func(volumemanager.VolumeStatus)) { setUpPods(ctx, node, pods, show) })
 	return errors.Join(err, node.Stop())
 }
 

@@ -189,12 +189,3 @@ func (f rehearsedFile) Mode() fs.FileMode  { return f.mode }
 func (f rehearsedFile) ModTime() time.Time { return time.Time{} }
 func (f rehearsedFile) IsDir() bool        { return f.mode.IsDir() }
 func (f rehearsedFile) Sys() any           { return nil }
-
-// programName returns the words by which the user called this program, given
-// its os.Args[0], which under go run is nothing to show.
-func programName(arg0 string) []string {
-	if strings.Contains(arg0, string(filepath.Separator)+"go-build") {
-		return []string{"go", "run", "-C", "examples", "./podvol"}
-	}
-	return []string{arg0}
-}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
+	"github.com/podvol/podvol/examples/podvol/internal/report"
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/objects/manifest"
@@ -241,17 +242,17 @@ func (j *job) deleteEphemeral(ctx context.Context, o runOptions, deleted, kept i
 func (j *job) setUp(ctx context.Context, s streams, o runOptions, node *standalone.Node, unbound standalone.UnboundClaims) error {
 	pods := []*v1.Pod{j.pod}
 	interrupted := func() error { return context.Cause(ctx) }
-	report := newReport(failurePrinter{s.err}, s.err, volumemanager.StateMounted, volumesOf(pods))
-	report.edit, report.interrupted = func(v *volumemanager.VolumeStatus) { v.Err = unbound.Explain(v.Err) }, interrupted
+	printed := report.New(failurePrinter{s.err}, s.err, volumemanager.StateMounted, volumesOf(pods))
+	printed.Edit, printed.Interrupted = func(v *volumemanager.VolumeStatus) { v.Err = unbound.Explain(v.Err) }, interrupted
 	within, cancel := context.WithTimeout(ctx, o.timeout+lastWord)
 	defer cancel()
-	if err := report.run(node.Manager, func(show func(volumemanager.VolumeStatus)) { setUpPods(within, node, pods, show) }); err != nil {
+	if err := printed.Run(node.Manager, func(show func(volumemanager.VolumeStatus)) { setUpPods(within, node, pods, show) }); err != nil {
 		return err
 	}
 	switch why := interrupted(); {
-	case why != nil && len(report.stopped) > 0:
+	case why != nil && len(printed.Stopped) > 0:
 		return fmt.Errorf("%w before the command was run", why)
-	case report.failed:
+	case printed.Failed:
 		return errReported
 	}
 	return nil

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"strings"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
@@ -93,13 +92,4 @@ func runInUserNamespace(ctx context.Context, s streams, args func() []string) er
 		return &exitError{code, err}
 	}
 	return nil
-}
-
-// executable is the path of this program.
-func executable() string {
-	path, err := os.Executable()
-	if err != nil {
-		return os.Args[0]
-	}
-	return strings.TrimSuffix(path, " (deleted)")
 }

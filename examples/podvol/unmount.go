@@ -16,6 +16,7 @@ import (
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/completion"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
+	"github.com/podvol/podvol/examples/podvol/internal/report"
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/mount/table"
@@ -146,14 +147,14 @@ func unmountSelected(ctx context.Context, s streams, o unmountOptions, rootDir s
 	for i, v := range volumes {
 		expected[i] = rows.KeyOf(v)
 	}
-	report := newReport(printer, s.err, volumemanager.StateUnmounted, expected)
-	report.interrupted = func() error { return context.Cause(ctx) }
-	err := report.run(node.Manager, func(show func(volumemanager.VolumeStatus)) { node.TearDownPods(unmounting, volumes, show) })
+	printed := report.New(printer, s.err, volumemanager.StateUnmounted, expected)
+	printed.Interrupted = func() error { return context.Cause(ctx) }
+	err := printed.Run(node.Manager, func(show func(volumemanager.VolumeStatus)) { node.TearDownPods(unmounting, volumes, show) })
 	if err := errors.Join(err, node.Stop()); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
-		fmt.Fprintln(s.err, "podvol:", report.conclusion(""))
+		fmt.Fprintln(s.err, "podvol:", printed.Conclusion(""))
 		return errReported
 	}
 	gone := deleteEphemeral(ctx, s, o, rootDir, selected)
@@ -163,7 +164,7 @@ func unmountSelected(ctx context.Context, s streams, o unmountOptions, rootDir s
 	if len(absent) > 0 || len(volumes) == 0 && !o.all {
 		tellMounted(s.err, rootDir, slices.DeleteFunc(mounted, func(v volumemanager.VolumeStatus) bool { return !selected.leaves(v) }))
 	}
-	if report.failed || len(absent) > 0 {
+	if printed.Failed || len(absent) > 0 {
 		return reportedAlso(s.err, gone)
 	}
 	if o.all && o.nodeName == "" {

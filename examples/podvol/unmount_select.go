@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -170,7 +171,7 @@ func tellMounted(w io.Writer, rootDir string, left []volumemanager.VolumeStatus)
 		return
 	}
 	slices.Sort(pods)
-	fmt.Fprintf(w, "Mounted below %s are volumes of %s; %s status shows them.\n", rootDir, few(pods), shellJoin(programName(os.Args[0])))
+	fmt.Fprintf(w, "Mounted below %s are volumes of %s; %s status shows them.\n", rootDir, choice.Few(pods), shellJoin(programName(os.Args[0])))
 }
 
 // sharedNames are the names that several pods have.
@@ -201,15 +202,6 @@ func podsOf(volumes []volumemanager.VolumeStatus, name types.NamespacedName) (po
 
 func sortedNames(names map[types.NamespacedName]bool) []types.NamespacedName {
 	return slices.SortedFunc(maps.Keys(names), func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
-}
-
-// few names the first of many.
-func few(names []string) string {
-	const most = 5
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
 func sortedPods(pods map[types.UID]*v1.Pod) []*v1.Pod {

@@ -23,13 +23,19 @@ func Writer(w io.Writer) io.Writer {
 	return writer{w}
 }
 
-// AsGiven is the writer behind a plain one: for other programs' output, and for who
-// must know whether it is a terminal.
+// Unwrap returns the writer that does not know what is safe.
+func (t writer) Unwrap() io.Writer { return t.Writer }
+
+// AsGiven is the writer behind a plain one and all others that have Unwrap: for other programs'
+// output, and for who must know whether it is a terminal.
 func AsGiven(w io.Writer) io.Writer {
-	if p, ok := w.(writer); ok {
-		return p.Writer
+	for {
+		wrapped, ok := w.(interface{ Unwrap() io.Writer })
+		if !ok {
+			return w
+		}
+		w = wrapped.Unwrap()
 	}
-	return w
 }
 
 // Write implements io.Writer; n counts bytes of p.

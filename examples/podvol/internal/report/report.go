@@ -1,4 +1,5 @@
-package main
+// Package report prints what becomes of volumes, one row each, as soon as that is known.
+package report
 
 import (
 	"cmp"
@@ -7,36 +8,37 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
+	"github.com/podvol/podvol/examples/podvol/internal/choice"
+	"github.com/podvol/podvol/examples/podvol/internal/progress"
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
-	"github.com/podvol/podvol/examples/podvol/internal/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
-// report prints one row for each volume as soon as the outcome of this call is
+// Report prints one row for each volume as soon as the outcome of this call is
 // known, so that a slow volume holds no other row back. A row never tells what
 // was before the call, or the operation under way.
-type report struct {
+type Report struct {
+	// Edit and EditRow may complete a status, and its row, before it is printed.
+	Edit    func(*volumemanager.VolumeStatus)
+	EditRow func(*rows.Row)
+	// Interrupted returns what has ended the call before its time, nil where nothing has.
+	Interrupted func() error
+
+	// What has come of the call once it has run: volumes that the interrupt has left undone, whether
+	// some volume is not as desired, and whether some is, or may be, mounted.
+	Stopped   []string
+	Failed    bool
+	Something bool
+
 	printer  rows.Printer
-	progress *progress
+	progress line
 	order    map[rows.Key]int
 	desired  volumemanager.VolumeState // of the call; all else is a failure
-	// edit and editRow may complete a status, and its row, before it is printed.
-	edit    func(*volumemanager.VolumeStatus)
-	editRow func(*rows.Row)
-
-	// interrupted returns what has ended the call before its time, nil where nothing has.
-	interrupted func() error
-
-	reached   int      // how many volumes are as desired
-	stopped   []string // those that the interrupt has left undone
-	failed    bool     // some volume is not as desired
-	something bool     // some volume is, or may be, mounted
+	reached  int                       // how many volumes are as desired
 
 	mu    sync.Mutex
 	known []volumemanager.VolumeStatus // not yet printed
@@ -45,20 +47,20 @@ type report struct {
 	news  chan struct{}
 }
 
-func newReport(p rows.Printer, errOut io.Writer, goal volumemanager.VolumeState, expected []rows.Key) *report {
-	r := &report{
-		desired:  goal,
-		printer:  p,
-		progress: newProgress(errOut),
-		order:    make(map[rows.Key]int, len(expected)),
-		edit:     func(*volumemanager.VolumeStatus) {},
-		editRow:  func(*rows.Row) {},
-
-		interrupted: func() error { return nil },
-
-		doing: make(map[rows.Key]volume.Progress),
-		seen:  make(map[rows.Key]bool, len(expected)),
-		news:  make(chan struct{}, 1),
+// New returns the report of a call for the volumes that are expected, in their order. At a terminal
+// errOut says for which of them the call waits.
+func New(p rows.Printer, errOut io.Writer, goal volumemanager.VolumeState, expected []rows.Key) *Report {
+	r := &Report{
+		Edit:        func(*volumemanager.VolumeStatus) {},
+		EditRow:     func(*rows.Row) {},
+		Interrupted: func() error { return nil },
+		printer:     p,
+		progress:    progress.On(errOut),
+		order:       make(map[rows.Key]int, len(expected)),
+		desired:     goal,
+		doing:       make(map[rows.Key]volume.Progress),
+		seen:        make(map[rows.Key]bool, len(expected)),
+		news:        make(chan struct{}, 1),
 	}
 	for i, key := range expected {
 		r.order[key] = i
@@ -70,8 +72,14 @@ func newReport(p rows.Printer, errOut io.Writer, goal volumemanager.VolumeState,
 // longer is printed when it is ready, and the terminal shows progress.
 const printDelay = time.Second
 
-// statuses is who tells every new status of a volume: the manager.
-type statuses interface {
+// line says at a terminal what is waited for.
+type line interface {
+	Show(waiting []string, elapsed time.Duration)
+	Clear()
+}
+
+// Statuses tells every new status of a volume: the manager.
+type Statuses interface {
 	Subscribe(func(volumemanager.VolumeStatus)) (stop func())
 }
 
@@ -81,9 +89,9 @@ func isOutcome(v volumemanager.VolumeStatus) bool {
 	return v.Ended != "" || v.State == volumemanager.StateUnmounted
 }
 
-// run prints the outcomes that work shows and that the manager reports
+// Run prints the outcomes that work shows and that the manager reports
 // meanwhile, until work returns, also when printing fails on the way.
-func (r *report) run(manager statuses, work func(show func(volumemanager.VolumeStatus))) error {
+func (r *Report) Run(manager Statuses, work func(show func(volumemanager.VolumeStatus))) error {
 	stop := manager.Subscribe(func(v volumemanager.VolumeStatus) {
 		if isOutcome(v) && v.State != volumemanager.StatePending {
 			r.show(v)
@@ -105,11 +113,12 @@ func (r *report) run(manager statuses, work func(show func(volumemanager.VolumeS
 	for {
 		select {
 		case <-ended:
+			r.progress.Clear()
 			return errors.Join(printing, r.flush(), r.printer.Close())
 		case <-tick.C:
 			news = r.news
 			printing = errors.Join(printing, r.flush())
-			r.progress.show(r.waiting(), time.Since(start))
+			r.progress.Show(r.waiting(), time.Since(start))
 		case <-news:
 			printing = errors.Join(printing, r.flush())
 		}
@@ -117,7 +126,7 @@ func (r *report) run(manager statuses, work func(show func(volumemanager.VolumeS
 }
 
 // show takes a volume's outcome; only the first of an expected volume counts.
-func (r *report) show(v volumemanager.VolumeStatus) {
+func (r *Report) show(v volumemanager.VolumeStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := rows.KeyOf(v)
@@ -133,7 +142,7 @@ func (r *report) show(v volumemanager.VolumeStatus) {
 }
 
 // note remembers how far a volume is.
-func (r *report) note(v volumemanager.VolumeStatus) {
+func (r *Report) note(v volumemanager.VolumeStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if v.Progress != (volume.Progress{}) {
@@ -143,7 +152,7 @@ func (r *report) note(v volumemanager.VolumeStatus) {
 
 // waiting returns the names of the volumes that are waited for, in order, and
 // how far those are that say it.
-func (r *report) waiting() (names []string) {
+func (r *Report) waiting() (names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	keys := make([]rows.Key, 0, len(r.order))
@@ -163,7 +172,7 @@ func (r *report) waiting() (names []string) {
 	return names
 }
 
-func (r *report) take() []volumemanager.VolumeStatus {
+func (r *Report) take() []volumemanager.VolumeStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known := r.known
@@ -174,13 +183,15 @@ func (r *report) take() []volumemanager.VolumeStatus {
 	return known
 }
 
-func (r *report) flush() error {
+func (r *Report) flush() error {
 	known, ready := r.take(), []rows.Row(nil)
-	r.progress.clear()
+	if len(known) > 0 {
+		r.progress.Clear() // rows take its place
+	}
 	for _, v := range known {
-		r.edit(&v)
+		r.Edit(&v)
 		row := r.outcome(v)
-		r.editRow(&row)
+		r.EditRow(&row)
 		ready = append(ready, row)
 	}
 	return r.printer.Add(ready...)
@@ -188,22 +199,22 @@ func (r *report) flush() error {
 
 // outcome is the row of what the call has come to for a volume, and counts it: a
 // volume that stays mounted as it was has not reached what was asked for.
-func (r *report) outcome(v volumemanager.VolumeStatus) rows.Row {
+func (r *Report) outcome(v volumemanager.VolumeStatus) rows.Row {
 	if v.State == volumemanager.StateUnused && v.Err == nil {
 		return rows.Of(v) // there is nothing to reach
 	}
 	stays := v.State == volumemanager.StateMounted
 	if stays || v.Err == nil || volume.IsUncertain(v.Err) {
-		r.something = true
+		r.Something = true
 	}
 	if v.Err == nil && v.State == r.desired {
 		r.reached++
 		return rows.Of(v)
 	}
-	r.failed = true
+	r.Failed = true
 	row := rows.Of(v)
-	if why := r.interrupted(); why != nil && (errors.Is(v.Err, why) || errors.Is(v.Err, context.Canceled)) {
-		row.Quiet, r.stopped = true, append(r.stopped, row.Pod+" "+row.Volume)
+	if why := r.Interrupted(); why != nil && (errors.Is(v.Err, why) || errors.Is(v.Err, context.Canceled)) {
+		row.Quiet, r.Stopped = true, append(r.Stopped, row.Pod+" "+row.Volume)
 	}
 	switch {
 	case v.Err == nil:
@@ -215,77 +226,15 @@ func (r *report) outcome(v volumemanager.VolumeStatus) rows.Row {
 	return row
 }
 
-// conclusion says where an interrupt has left things; undo is the command that undoes this one.
-func (r *report) conclusion(undo string) string {
+// Conclusion says where an interrupt has left things; undo is the command that undoes this one.
+func (r *Report) Conclusion(undo string) string {
 	text := fmt.Sprintf("interrupted; volumes that are %s: %d of %d", r.desired, r.reached, len(r.order))
-	if len(r.stopped) > 0 {
-		text += ", not: " + few(r.stopped)
+	if len(r.Stopped) > 0 {
+		text += ", not: " + choice.Few(r.Stopped)
 	}
 	text += ". The same command goes on with the rest."
 	if undo != "" {
 		text += " To unmount what is there: " + undo
 	}
 	return text
-}
-
-// shellJoin quotes words for a POSIX shell where they need it.
-func shellJoin(words []string) string {
-	quoted := make([]string, len(words))
-	for i, w := range words {
-		quoted[i] = w
-		if w == "" || strings.ContainsFunc(w, func(r rune) bool {
-			return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,@%+", r)
-		}) {
-			quoted[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
-		}
-	}
-	return strings.Join(quoted, " ")
-}
-
-// progress is one line on a terminal that says for what it waits; elsewhere
-// it is silent.
-type progress struct {
-	terminal io.Writer // nil where there is none
-	shown    bool
-}
-
-func newProgress(w io.Writer) *progress {
-	if !isTerminal(w) {
-		return &progress{}
-	}
-	return &progress{terminal: plaintext.AsGiven(w)}
-}
-
-func isTerminal(w io.Writer) bool { return table.TerminalWidth(w) > 0 }
-
-const clearLine = "\r\x1b[K"
-
-// maxNamed is how many volumes the line names.
-const maxNamed = 3
-
-func (p *progress) show(waiting []string, elapsed time.Duration) {
-	if p.terminal == nil || len(waiting) == 0 {
-		return
-	}
-	p.shown = true
-	noun := "volumes"
-	if len(waiting) == 1 {
-		noun = "volume"
-	}
-	named, more := waiting, ""
-	if len(waiting) > maxNamed {
-		named, more = waiting[:maxNamed], ", …"
-	}
-	begin, names := fmt.Sprintf("Waiting for %d %s (%ds): ", len(waiting), noun, int(elapsed.Seconds())), plaintext.Cell(strings.Join(named, ", "))+more
-	if width := table.TerminalWidth(p.terminal); width > 0 {
-		names = table.Shorten(names, max(1, width-1-len(begin))) // of a line that wraps, only the end could be cleared
-	}
-	fmt.Fprint(p.terminal, clearLine+begin+names)
-}
-
-func (p *progress) clear() {
-	if p.shown {
-		fmt.Fprint(p.terminal, clearLine)
-		p.shown = false
-	}
 }

@@ -3,102 +3,14 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/util/testenv/nstest"
-	"github.com/podvol/podvol/volume/volumemanager"
 )
-
-// toldStatuses tells what a test wants told, in place of a manager.
-type toldStatuses struct {
-	tell func(volumemanager.VolumeStatus)
-}
-
-func (s *toldStatuses) Subscribe(f func(volumemanager.VolumeStatus)) (stop func()) {
-	s.tell = f
-	return func() { s.tell = nil }
-}
-
-// keptRows is a printer that keeps its rows.
-type keptRows struct{ rows []rows.Row }
-
-func (k *keptRows) Add(r ...rows.Row) error { k.rows = append(k.rows, r...); return nil }
-func (k *keptRows) Close() error            { return nil }
-
-// Whatever a volume was before, the row and the exit code tell what the call has
-// come to, whether the manager tells it or the end of the wait does.
-func TestRowsTellTheOutcomeOfThisCall(t *testing.T) {
-	const (
-		pending, mounted   = volumemanager.StatePending, volumemanager.StateMounted
-		failed, detached   = volumemanager.StateFailed, volumemanager.StateDetached
-		unmounted          = volumemanager.StateUnmounted
-		setUp, tearDown    = "set-up", "tear-down"
-		stays              = "; what was mounted before stays mounted"
-		mountedElsewhere   = "is mounted from another source"
-		earlier, nowFailed = "an error of before", "no answer"
-	)
-	befores := []volumemanager.VolumeStatus{
-		statusRow("v", pending, nil), statusRow("v", pending, errors.New(earlier)),
-		statusRow("v", mounted, nil), statusRow("v", mounted, errors.New(earlier)),
-		statusRow("v", failed, nil), statusRow("v", failed, errors.New(earlier)),
-		statusRow("v", detached, errors.New(earlier)),
-	}
-	outcomes := []struct {
-		goal, state volumemanager.VolumeState
-		ended       string
-		err         error
-		row         rows.Row
-		failed      bool
-	}{
-		{mounted, mounted, setUp, nil, rows.Row{State: "mounted"}, false},
-		{mounted, mounted, setUp, errors.New(mountedElsewhere), rows.Row{State: "failed", Error: mountedElsewhere + stays}, true},
-		{mounted, failed, setUp, errors.New(nowFailed), rows.Row{State: "failed", Error: nowFailed}, true},
-		{mounted, detached, setUp, errors.New(nowFailed), rows.Row{State: "detached", Error: nowFailed}, true},
-		{mounted, pending, "", errors.New(nowFailed), rows.Row{State: "pending", Error: nowFailed}, true},
-		{mounted, pending, "", nil, rows.Row{State: "pending", Error: "it is pending, not mounted"}, true},
-		{unmounted, unmounted, tearDown, nil, rows.Row{State: "unmounted"}, false},
-		{unmounted, unmounted, "", nil, rows.Row{State: "unmounted"}, false},
-		{unmounted, failed, tearDown, errors.New(nowFailed), rows.Row{State: "failed", Error: nowFailed}, true},
-		{unmounted, detached, tearDown, errors.New(nowFailed), rows.Row{State: "detached", Error: nowFailed}, true},
-		{unmounted, pending, "", errors.New(nowFailed), rows.Row{State: "pending", Error: nowFailed}, true},
-	}
-	for _, before := range befores {
-		for _, o := range outcomes {
-			for _, byManager := range []bool{true, false} {
-				if byManager && o.ended == "" && o.state != unmounted {
-					continue // which only the end of a wait says
-				}
-				kept, manager := &keptRows{}, &toldStatuses{}
-				r := newReport(kept, io.Discard, o.goal, []rows.Key{{Pod: "u", Volume: "v"}})
-				err := r.run(manager, func(show func(volumemanager.VolumeStatus)) {
-					manager.tell(before)
-					after := statusRow("v", o.state, o.err)
-					if after.Ended = o.ended; byManager {
-						manager.tell(after)
-					} else {
-						show(after)
-					}
-				})
-				if err != nil || len(kept.rows) != 1 {
-					t.Fatalf("%v: rows %+v", err, kept.rows)
-				}
-				if got := kept.rows[0]; got.State != o.row.State || got.Error != o.row.Error || r.failed != o.failed {
-					t.Errorf("%s (%v), then %s (%v): row %s %q, failed %v; want %s %q, %v",
-						before.State, before.Err, o.state, o.err, got.State, got.Error, r.failed, o.row.State, o.row.Error, o.failed)
-				}
-				if stays := o.state == mounted; stays && !r.something {
-					t.Errorf("%s (%v): nobody is told how to unmount it", o.state, o.err)
-				}
-			}
-		}
-	}
-}
 
 // An edit that replaces the source of a volume, and the mounts that a reboot has
 // taken, have outcomes of their own.
