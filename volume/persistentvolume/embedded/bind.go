@@ -36,13 +36,13 @@ func (c *Cluster) Bind(ctx context.Context, pods ...*v1.Pod) error {
 			return err
 		}
 	}
-	b := &binding{cluster: c, pods: c.placedFirst(ctx, onlyUsed(pods)), refused: make(map[*v1.Pod]error), tried: make(map[index.ClaimID]bool)}
+	b := c.newBinding(c.placedFirst(ctx, onlyUsed(pods)))
 	for {
 		if err := b.waitForClaims(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}
 		if ctx.Err() != nil || !b.place(ctx) {
-			return b.report(ctx, context.Cause(ctx))
+			return b.outcome(ctx, context.Cause(ctx))
 		}
 	}
 }
@@ -54,9 +54,9 @@ func (c *Cluster) Bind(ctx context.Context, pods ...*v1.Pod) error {
 // all its claims are bound that a container uses. The error is a *[BindError], or
 // says that objects could not be read.
 func (c *Cluster) Place(ctx context.Context, pod *v1.Pod) error {
-	b := &binding{cluster: c, pods: onlyUsed([]*v1.Pod{pod}), refused: make(map[*v1.Pod]error), tried: make(map[index.ClaimID]bool)}
+	b := c.newBinding(onlyUsed([]*v1.Pod{pod}))
 	b.place(ctx)
-	return b.report(ctx, nil)
+	return b.outcome(ctx, nil)
 }
 
 // onlyUsed returns the pods without the claims that none of their containers uses: a
@@ -80,9 +80,15 @@ type binding struct {
 	pods    []*v1.Pod
 	// refused are the pods that cannot be on the node, as seen last.
 	refused map[*v1.Pod]error
+	// settled are the pods that are on the node, with all their claims.
+	settled map[*v1.Pod]bool
 	// tried are the claims for which a volume was to be made already: a failure
 	// is not tried again here, the controller does that.
 	tried map[index.ClaimID]bool
+}
+
+func (c *Cluster) newBinding(pods []*v1.Pod) *binding {
+	return &binding{cluster: c, pods: pods, refused: make(map[*v1.Pod]error), settled: make(map[*v1.Pod]bool), tried: make(map[index.ClaimID]bool)}
 }
 
 // placedFirst orders pods: those that are on the node first.
@@ -168,7 +174,8 @@ func (b *binding) placePod(ctx context.Context, pod *v1.Pod) (begun bool, err er
 	if err != nil || begun {
 		return begun, err
 	}
-	return false, b.settleOn(ctx, pod)
+	b.settled[pod], err = b.settleOn(ctx, pod)
+	return false, err
 }
 
 func (b *binding) tryPlace(ctx context.Context, pod *v1.Pod) (begun bool, err error) {
@@ -247,12 +254,12 @@ func (b *binding) withoutDeleted(ctx context.Context, pod *v1.Pod, mounted []Mou
 }
 
 // settleOn writes down that a pod is on the node, once all its claims are bound:
-// from now on it uses them.
-func (b *binding) settleOn(ctx context.Context, pod *v1.Pod) error {
+// from now on it uses them. It reports whether that is so.
+func (b *binding) settleOn(ctx context.Context, pod *v1.Pod) (settled bool, err error) {
 	if !b.hasAll(ctx, pod) {
-		return nil
+		return false, nil
 	}
-	return retry.Do(ctx, objects.ErrConflict, func() error {
+	err = retry.Do(ctx, objects.ErrConflict, func() error {
 		stored, err := objects.Get[*v1.Pod](ctx, b.cluster.objects, refOf(pod))
 		if err != nil {
 			return err
@@ -271,6 +278,7 @@ func (b *binding) settleOn(ctx context.Context, pod *v1.Pod) error {
 		_, err = b.cluster.objects.Update(ctx, next)
 		return err
 	})
+	return err == nil, err
 }
 
 // claimsOf returns the claims of a pod, also of its ephemeral volumes, each once.
@@ -283,6 +291,25 @@ func claimsOf(pod *v1.Pod) (names []types.NamespacedName) {
 		}
 	}
 	return names
+}
+
+// outcome returns nil once all pods are on the node, else why they are not. The last claim
+// of a pod may be bound just after the pod was tried: then it is tried again. A pod that is
+// not on the node does not use its claims, and so must not mount them.
+func (b *binding) outcome(ctx context.Context, ended error) error {
+	for {
+		if err := b.report(ctx, ended); err != nil {
+			return err
+		}
+		left := slices.DeleteFunc(slices.Clone(b.pods), func(pod *v1.Pod) bool { return b.settled[pod] })
+		if len(left) == 0 {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		b.place(ctx)
+	}
 }
 
 // report says which claims the pods have not got.
