@@ -5,14 +5,13 @@
 package nodepage
 
 import (
-	"bytes"
 	"fmt"
-	"html/template"
 	"net/http"
 	"strconv"
 	"sync"
 	"time"
 
+	"github.com/podvol/podvol/examples/nodehttp/nodepage/internal/markup"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -53,9 +52,9 @@ const (
 
 // Page is the page of a node. Changed and ServeHTTP may be called concurrently.
 type Page struct {
-	config   Config
-	template *template.Template
-	begun    int64 // tells the versions of two processes apart
+	config Config
+	page   *markup.Template[view]
+	begun  int64 // tells the versions of two processes apart
 
 	mu      sync.Mutex
 	version uint64
@@ -78,7 +77,11 @@ type look struct {
 
 // New returns a page. Show must be called before its first request.
 func New() *Page {
-	return &Page{template: template.Must(template.New("page").Parse(source)), begun: time.Now().UnixNano()}
+	page, err := markup.Parse[view](source)
+	if err != nil {
+		panic(fmt.Sprintf("page.html: %v", err))
+	}
+	return &Page{page: page, begun: time.Now().UnixNano()}
 }
 
 // Show says what the page shows.
@@ -108,11 +111,6 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Context().Err() != nil {
 		return
 	}
-	var body bytes.Buffer
-	if err := p.template.Execute(&body, newView(p.config.Node, p.look(), r.URL.Query())); err != nil {
-		http.Error(w, fmt.Sprintf("the page cannot be made: %v", err), http.StatusInternalServerError)
-		return
-	}
 	header := w.Header()
 	header.Set("Content-Type", "text/html; charset=utf-8")
 	header.Set("Content-Security-Policy", policy())
@@ -121,7 +119,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Cross-Origin-Resource-Policy", "same-origin")
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("X-Content-Type-Options", "nosniff")
-	_, _ = body.WriteTo(w) // the client has gone
+	_, _ = w.Write(p.page.Execute(newView(p.config.Node, p.look(), r.URL.Query()))) // the client has gone
 }
 
 // wait waits until there is another version than after, and a new look may be taken. It

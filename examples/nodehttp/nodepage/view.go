@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"html/template"
 	"net/url"
 	"slices"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/examples/nodehttp/nodepage/internal/markup"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/volumemanager"
 	"github.com/podvol/podvol/volume/volumesource"
@@ -32,29 +32,31 @@ const (
 type view struct {
 	Node, Query, State, Version string
 	Summary, Damaged            string
-	Taken                       time.Time
+	Taken                       moment
 	States                      []choice
 	Waits                       []wait
 	Pods                        []pod
 	First, Last, Matching, All  int
-	Before, After               string // addresses of other pages
+	Narrowed                    bool        // not all match
+	Before, After               markup.Link // other pages
 	Servers                     []server
 	Drivers                     []driver
-	Style                       template.CSS
-	Script                      template.JS
+	Style                       markup.Own
+	Script                      markup.Own
 }
 
 // choice is a state that volumes can be selected by.
 type choice struct {
-	State, Name, Class, Address string
-	Count                       int
-	Chosen                      bool
+	State, Name, Class string
+	Address            markup.Link
+	Count              int
+	Chosen             bool
 }
 
 // wait is a reason to wait, and how many volumes have it.
 type wait struct {
 	For     string
-	Address string // of the page with these volumes
+	Address markup.Link // of the page with these volumes
 	Volumes int
 	Pods    int
 	pods    map[types.UID]bool
@@ -71,12 +73,15 @@ type row struct {
 	Text                                          string   // of the error
 	Advice                                        string   // the error's further lines
 	Notes                                         []string // what goes on, and what comes next
+	Explained                                     bool     // by Text or Notes
 }
 
 type server struct {
-	ID, Name, State, Class, Error, Address string
-	Since                                  moment
-	Retry, Volumes                         string
+	ID, Name, State, Class, Error string
+	Address                       markup.Link
+	Since                         moment
+	Retry, Volumes                string
+	Explained                     bool // by Error or Retry
 }
 
 type driver struct {
@@ -158,7 +163,7 @@ func (t trouble) class() string { return [...]string{"bad", "wait", "doubt", "go
 
 // newView selects what a request asks for.
 func newView(node string, l *look, asked url.Values) view {
-	v := view{Node: plain(node), Query: plain(asked.Get("q")), State: asked.Get("state"), Version: l.version, Taken: l.taken.UTC(), All: len(l.rows), Style: template.CSS(style), Script: template.JS(script)}
+	v := view{Node: plain(node), Query: plain(asked.Get("q")), State: asked.Get("state"), Version: l.version, Taken: moment{Machine: l.taken.UTC().Format(time.RFC3339), Clock: l.taken.UTC().Format(time.DateTime)}, All: len(l.rows), Style: markup.Own(style), Script: markup.Own(script)}
 	if l.damaged != nil {
 		v.Damaged = plain(l.damaged.Error())
 	}
@@ -175,7 +180,7 @@ func newView(node string, l *look, asked url.Values) view {
 	}
 	selected := v.selected(l.rows)
 	number, _ := strconv.Atoi(asked.Get("page")) // anything else is the first
-	v.Matching = len(selected)
+	v.Matching, v.Narrowed = len(selected), len(selected) != len(l.rows)
 	number = min(max(number, 1), max(1, (len(selected)+perPage-1)/perPage))
 	first := (number - 1) * perPage
 	last := min(first+perPage, len(selected))
@@ -193,7 +198,7 @@ func newView(node string, l *look, asked url.Values) view {
 }
 
 // address is that of a page with these volumes.
-func address(query, state string, number int) string {
+func address(query, state string, number int) markup.Link {
 	values := url.Values{}
 	if query != "" {
 		values.Set("q", query)
@@ -204,7 +209,7 @@ func address(query, state string, number int) string {
 	if number > 1 {
 		values.Set("page", strconv.Itoa(number))
 	}
-	return "./?" + values.Encode()
+	return markup.Link("./?" + values.Encode())
 }
 
 // count fills the states and the summary.
@@ -333,6 +338,7 @@ func newRow(r volumemanager.VolumeStatus, now time.Time) row {
 		}
 	}
 	out.Notes = notes(r, now)
+	out.Explained = out.Text != "" || len(out.Notes) > 0
 	return out
 }
 
@@ -446,6 +452,7 @@ func servers(rows []volumemanager.VolumeStatus, now time.Time) []server {
 		if health.Err != nil {
 			s.Error = plain(health.Err.Error())
 		}
+		s.Explained = s.Error != "" || s.Retry != ""
 		all = append(all, s)
 	}
 	slices.SortFunc(all, func(a, b server) int {
