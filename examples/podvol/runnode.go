@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/examples/nodehttp"
-	"github.com/podvol/podvol/examples/nodehttp/nodepage"
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
@@ -69,7 +68,7 @@ func runNodeCommand(s streams) *cobra.Command {
 	addNodeName(flags, &o.nodeName, "this node's name; pods of other nodes are left out (default: the host name)")
 	flags.BoolVar(&o.fake, "fake", false, "mount nothing: at the end, print the commands that would have run")
 	choice.AddOutput(c, &o.output, rows.StreamFormats()...)
-	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve a page for people at /, and /metrics, /explain, /watch, /drivers and /healthz, at this PORT of the loopback interface, or at HOST:PORT (default: nowhere)")
+	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve a page for people at /, and /metrics, /explain, /events, /watch, /drivers and /healthz, at this PORT of the loopback interface, or at HOST:PORT (default: nowhere)")
 	flags.BoolVar(&o.logRecords, "log-records", false, "write log records to standard error where that is a terminal, too, instead of sentences")
 	flags.BoolVar(&o.unmountOnExit, "unmount-on-exit", false, "unmount everything below the root directory when stopped")
 	flags.BoolVar(&o.adopt, "adopt", false, "take over volumes below the root directory that podvol has no record of")
@@ -212,14 +211,13 @@ func deleteCommand(ref volume.ObjectRef) string {
 // keepNode runs the agent until ctx ends, and serves what it knows, at an address too if there
 // is a server.
 func keepNode(ctx context.Context, config nodeagent.Config, server *nodehttp.Server, where *place) (err error) {
-	page := nodepage.New()
-	watch := &nodehttp.Watch{Also: page.Changed}
-	config.Status = nodeserver.Watched(watch, config.Status)
+	views := &nodeserver.Views{Server: server, Rename: where.rename}
+	config = views.Observe(config)
 	agent, err := nodeagent.Start(ctx, config)
 	if err != nil {
 		return err
 	}
-	stop := nodeserver.Serve(ctx, agent, config, server, watch, page, where.rename)
+	stop := views.Serve(ctx, agent, config)
 	err = agent.Run(ctx)
 	stop()
 	if closeErr := agent.Close(); closeErr != nil {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/examples/nodehttp"
+	"github.com/podvol/podvol/examples/nodehttp/nodeevents"
 	"github.com/podvol/podvol/volume/nodeagent/manifestdir"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -103,6 +104,12 @@ func Drivers(ctx context.Context, rootDir string) ([]Driver, error) {
 		err = fmt.Errorf("%s: %w", rootDir, ErrNoDrivers)
 	}
 	return rows, err
+}
+
+// Events asks the podvol run-node that keeps a root directory for the recent events of its pods'
+// volumes, its claims and their volumes, the oldest first.
+func Events(ctx context.Context, rootDir string) ([]nodeevents.Event, error) {
+	return fetch[nodeevents.Event](ctx, rootDir, eventsPath)
 }
 
 // Volumes asks the podvol run-node that keeps a root directory for its volumes, in order.

@@ -14,10 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/examples/nodehttp"
+	"github.com/podvol/podvol/examples/nodehttp/nodeevents"
 	"github.com/podvol/podvol/examples/nodehttp/nodepage"
 	"github.com/podvol/podvol/util/filelock"
 	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume/nodeagent"
+	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins/csi"
 	"github.com/podvol/podvol/volume/plugins/csi/controller"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -37,15 +39,38 @@ func socketOf(rootDir string) string {
 
 const (
 	driversPath = "/drivers"
+	eventsPath  = "/events"
 	watchPath   = "/watch"
 )
 
-// Watched is what watch must be told beside the node's own statuses: the pods that wait for claims.
-func Watched(watch *nodehttp.Watch, status func(volumemanager.VolumeStatus) error) func(volumemanager.VolumeStatus) error {
-	return func(v volumemanager.VolumeStatus) error {
-		watch.Changed(v)
-		return status(v)
+// Views are what a node shows to others. [Views.Observe] comes before the agent's start, Serve
+// after it.
+type Views struct {
+	// Server is what [Listen] returned, nil where there is no address. It is the caller's.
+	Server *nodehttp.Server
+	// Rename makes paths those that people know.
+	Rename func(string) string
+
+	watch  nodehttp.Watch
+	page   *nodepage.Page
+	events nodeevents.Ring
+}
+
+// Observe returns the configuration of an agent that tells the views of what happens, beside those
+// that config tells.
+func (v *Views) Observe(config nodeagent.Config) nodeagent.Config {
+	v.page = nodepage.New()
+	v.watch.Also, v.events.Changed = v.page.Changed, v.page.Changed
+	status := config.Status
+	config.Status = func(row volumemanager.VolumeStatus) error { // also of pods that wait for claims
+		v.watch.Changed(row)
+		return status(row)
 	}
+	config.Events, config.ClaimEvents = v.events.Pods(config.Events), v.events.Storage(config.ClaimEvents)
+	if config.Store == nil {
+		config.Store = objects.NewStore()
+	}
+	return config
 }
 
 // Listen takes the address of --metrics-addr. An address that is wrong or in use is an error
@@ -65,34 +90,32 @@ func Listen(ctx context.Context, value string, usage func(string, ...any) error)
 	return server, nil
 }
 
-// Serve answers at the address of a server, unless that is nil, and as root at the socket of the
-// root directory, which the agent has locked. stop ends the latter and the measuring: the server is
-// the caller's.
-//
-//   - A socket that cannot be made is a notice: volumes are kept without it.
-//   - Clients of watch are told of changes if the agent's Status is [Watched].
-//   - The page for people is at the root of the server. It is told of the same changes if its
-//     Changed is watch's Also.
-//   - rename makes paths those that people know.
-func Serve(ctx context.Context, agent *nodeagent.Agent, config nodeagent.Config, server *nodehttp.Server, watch *nodehttp.Watch, page *nodepage.Page, rename func(string) string) (stop func()) {
+// Serve answers at the address of the server, unless that is nil, and as root at the socket of the
+// root directory, which the agent has locked. config is what Observe returned. stop ends the latter
+// and the measuring. A socket that cannot be made is a notice: volumes are kept without it.
+func (v *Views) Serve(ctx context.Context, agent *nodeagent.Agent, config nodeagent.Config) (stop func()) {
 	metrics := nodehttp.NewMetrics(agent.Node(), agent.Node().Explain())
-	stops := []func(){agent.Node().Subscribe(metrics.Observe), agent.Node().Subscribe(watch.Changed)}
+	stops := []func(){agent.Node().Subscribe(metrics.Observe), agent.Node().Subscribe(v.watch.Changed), v.events.Follow(config.Store)}
 	for _, p := range config.Plugins {
 		if drivers, ok := p.(*controller.NodePlugin); ok {
 			stops = append(stops, drivers.Subscribe(func(o csi.Operation) {
 				metrics.ObserveCSI(o.Driver, o.Method, o.Code, o.Migrated, o.Took)
-				page.Changed()
+				v.page.Changed()
 			}))
 		}
 	}
 	explain := func() []volumemanager.VolumeStatus {
 		rows := agent.Explain()
 		for i := range rows {
-			rows[i].Path = rename(rows[i].Path)
+			rows[i].Path = v.Rename(rows[i].Path)
 		}
 		return rows
 	}
-	pages := []nodehttp.Page{{Path: driversPath, Value: func() any { return known(config) }}, nodehttp.WatchPage(watchPath, watch, explain)}
+	pages := []nodehttp.Page{
+		{Path: driversPath, Value: func() any { return known(config) }},
+		{Path: eventsPath, Value: func() any { return v.recent() }},
+		nodehttp.WatchPage(watchPath, &v.watch, explain),
+	}
 	if os.Geteuid() == 0 {
 		if socket, err := listenLocally(ctx, config.RootDir); err != nil {
 			config.Notice("podvol status, explain and csi cannot ask this process: " + err.Error())
@@ -101,16 +124,26 @@ func Serve(ctx context.Context, agent *nodeagent.Agent, config nodeagent.Config,
 			stops = append(stops, socket.Close, func() { _ = os.Remove(socketDir) }) // which others may use
 		}
 	}
-	if server != nil {
-		page.Show(nodepage.Config{Node: config.NodeName, Rows: explain, Damaged: agent.Node().Damaged, Drivers: func() []nodepage.Driver { return shown(known(config)) }})
-		server.Serve(metrics, explain, append(pages, nodehttp.Page{Path: "/{$}", Handler: page})...)
-		config.Notice("metrics are at " + server.URL() + "/metrics, the state of volumes at " + server.URL() + "/explain, and for people at " + server.URL() + "/")
+	if v.Server != nil {
+		v.page.Show(nodepage.Config{Node: config.NodeName, Rows: explain, Damaged: agent.Node().Damaged, Drivers: func() []nodepage.Driver { return shown(known(config)) }})
+		v.Server.Serve(metrics, explain, append(pages, nodehttp.Page{Path: "/{$}", Handler: v.page})...)
+		url := v.Server.URL()
+		config.Notice("metrics are at " + url + "/metrics, the state of volumes at " + url + "/explain, and for people at " + url + "/")
 	}
 	return func() {
 		for _, stop := range stops {
 			stop()
 		}
 	}
+}
+
+// recent are the recent events, the oldest first.
+func (v *Views) recent() []nodeevents.Event {
+	all := v.events.All()
+	for i := range all {
+		all[i].Message = v.Rename(all[i].Message)
+	}
+	return all
 }
 
 // listenLocally makes the directory of sockets, which the last node of a machine removes.
