@@ -102,3 +102,60 @@ func TestTryLockNeverWaits(t *testing.T) {
 	}
 	unlock()
 }
+
+func TestWaitersTakeTurnsAndTheOneThatLeavesIsPassedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var locks keylock.Map[string]
+		unlock, _ := locks.TryLock("a")
+		leaving, leave := context.WithCancel(t.Context())
+		got := make(chan int, 3)
+		for i, ctx := range []context.Context{t.Context(), leaving, t.Context()} {
+			go func() {
+				unlock, err := locks.Lock(ctx, "a")
+				if err != nil {
+					return
+				}
+				got <- i
+				unlock()
+			}()
+			synctest.Wait() // they wait in this order
+		}
+		leave()
+		synctest.Wait()
+		unlock()
+		synctest.Wait()
+		if first, second := <-got, <-got; first != 0 || second != 2 {
+			t.Errorf("the lock went to %d, then to %d", first, second)
+		}
+		if _, ok := locks.TryLock("a"); !ok {
+			t.Error("it was not released")
+		}
+	})
+}
+
+func TestALockThatComesAsItsWaiterLeavesIsNotLost(t *testing.T) {
+	for range 20 { // either is seen first
+		synctest.Test(t, func(t *testing.T) {
+			var locks keylock.Map[string]
+			unlock, _ := locks.TryLock("a")
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error)
+			go func() {
+				again, err := locks.Lock(ctx, "a")
+				if err == nil {
+					again()
+				}
+				ended <- err
+			}()
+			synctest.Wait()
+			unlock()
+			cancel()
+			if err := <-ended; err != nil {
+				t.Errorf("the lock was given to a waiter that says %v", err)
+			}
+			if _, ok := locks.TryLock("a"); !ok {
+				t.Error("it was not released")
+			}
+		})
+	}
+}
