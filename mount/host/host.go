@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -229,7 +228,8 @@ func (m *Mounter) tryMount(ctx context.Context, r mount.Request, how runner) err
 	if ctx.Err() != nil {
 		return r.NotBegun(ladder.Ended(ctx)) // nothing was begun: certain
 	}
-	options := mountopt.Parse(slices.Concat(r.Options, r.Sensitive)...)
+	options := mountopt.Parse(r.Options...)
+	options.Add(r.Sensitive...)
 	native, err := m.choose(ctx, r, options, how.flags)
 	if err != nil {
 		return r.NotBegun(err)

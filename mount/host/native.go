@@ -38,7 +38,7 @@ var errGivenUp = errors.New("given up before the mount was made")
 func (m *Mounter) mountNative(ctx context.Context, r mount.Request, o mountopt.Options, idMap *os.File) error {
 	var g gate
 	err := m.doOwning(ctx, mountKey(r.Target), idMap, func() error {
-		n := native{api: m.api, undo: m.sys.unmount, statx: unix.Statx, table: m.table, gate: &g, config: m.config, request: r, options: o, idMap: idMap}
+		n := native{api: m.api, undo: m.sys.unmount, table: m.table, gate: &g, config: m.config, request: r, options: o, idMap: idMap}
 		defer n.close()
 		return n.run(ctx)
 	})
@@ -58,6 +58,9 @@ func (m *Mounter) mountNative(ctx context.Context, r mount.Request, o mountopt.O
 // doOwning runs a call that uses space (nil: none) and may outlive the wait for
 // it: space is closed when the call has returned, or was never begun.
 func (m *Mounter) doOwning(ctx context.Context, key callKey, space *os.File, call func() error) error {
+	if space == nil {
+		return m.calls.Do(ctx, key, call)
+	}
 	err := m.calls.Do(ctx, key, func() error {
 		defer space.Close()
 		return call()
@@ -73,7 +76,7 @@ func (m *Mounter) doOwning(ctx context.Context, key callKey, space *os.File, cal
 type native struct {
 	api     mountapi.Calls
 	undo    func(path string, flags int) error // umount2(2)
-	statx   mounttable.Statx                   // for the target
+	statx   mounttable.Statx                   // for the target; nil: the kernel's
 	table   mount.Table
 	gate    *gate
 	config  Config
@@ -90,7 +93,8 @@ type native struct {
 	at     place
 	// committed: the gate has been taken.
 	committed bool
-	open      []int
+	open      []int // what close closes
+	few       [3]int
 }
 
 func (n *native) close() {
@@ -101,6 +105,9 @@ func (n *native) close() {
 
 // keep makes close close a descriptor.
 func (n *native) keep(fd int) int {
+	if n.open == nil {
+		n.open = n.few[:0]
+	}
 	n.open = append(n.open, fd)
 	return fd
 }
@@ -189,11 +196,18 @@ func (n *native) openNamed() (int, place, error) {
 		return -1, place{}, targetError(err)
 	}
 	n.keep(fd)
-	at, err := lookBy(n.statx, fd, "")
+	at, err := n.look(fd)
 	if err == nil && at.isLink() {
 		err = failure.Of(mount.ErrTargetIsLink, nil)
 	}
 	return fd, at, err
+}
+
+func (n *native) look(target int) (place, error) {
+	if n.statx == nil {
+		return look(target, "")
+	}
+	return lookBy(n.statx, target, "")
 }
 
 func targetError(err error) error {

@@ -40,12 +40,25 @@ func (p place) isLink() bool { return p.mode&unix.S_IFMT == unix.S_IFLNK }
 func (p place) isDir() bool { return p.mode&unix.S_IFMT == unix.S_IFDIR }
 
 // look looks at name in dir, which may be a link, or at dir itself.
-func look(dir int, name string) (place, error) { return lookBy(unix.Statx, dir, name) }
+func look(dir int, name string) (place, error) {
+	var st unix.Statx_t
+	err := eintr.Do(func() error { return unix.Statx(dir, name, lookFlags, lookMask, &st) })
+	return placeOf(dir, name, &st, err)
+}
 
 func lookBy(call mounttable.Statx, dir int, name string) (place, error) {
-	const flags = unix.AT_EMPTY_PATH | unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
 	var st unix.Statx_t
-	err := eintr.Do(func() error { return call(dir, name, flags, unix.STATX_TYPE|unix.STATX_MNT_ID, &st) })
+	err := eintr.Do(func() error { return call(dir, name, lookFlags, lookMask, &st) })
+	return placeOf(dir, name, &st, err)
+}
+
+const (
+	lookFlags = unix.AT_EMPTY_PATH | unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
+	lookMask  = unix.STATX_TYPE | unix.STATX_MNT_ID
+)
+
+// placeOf reads what statx(2) said.
+func placeOf(dir int, name string, st *unix.Statx_t, err error) (place, error) {
 	if err != nil {
 		return place{}, &os.PathError{Op: "statx", Path: name, Err: err}
 	}

@@ -40,7 +40,7 @@ func TestRootOfAMountBefore58(t *testing.T) {
 		for _, target := range []string{"/", "/proc", mounted, plain, within, file, bound} {
 			var want, got place
 			for call, at := range map[string]*place{"now": &want, "before": &got} {
-				n := native{statx: unix.Statx, table: mounttable.Uncached{}, request: mount.Request{Target: target}}
+				n := native{table: mounttable.Uncached{}, request: mount.Request{Target: target}}
 				if call == "before" {
 					n.statx = statxBefore58
 				}

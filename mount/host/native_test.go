@@ -88,7 +88,7 @@ func TestGate(t *testing.T) {
 		t.Error("not exactly one may take it")
 	}
 	// The caller was first: the mount is not made.
-	n := native{statx: unix.Statx, api: stalled{before: func() { t.Error("mounted") }}, gate: &g, request: mount.Request{Target: t.TempDir(), FSType: "tmpfs"}}
+	n := native{api: stalled{before: func() { t.Error("mounted") }}, gate: &g, request: mount.Request{Target: t.TempDir(), FSType: "tmpfs"}}
 	defer n.close()
 	if err := n.run(t.Context()); !errors.Is(err, errGivenUp) {
 		t.Errorf("err = %v", err)

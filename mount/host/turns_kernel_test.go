@@ -76,18 +76,18 @@ func TestATurnIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var turns turns
 		start := time.Now()
-		endFirst := turns.take("/t")
-		turns.take("/other")()
+		first := turns.take("/t")
+		turns.end("/other", turns.take("/other"))
 		if took := time.Since(start); took != 0 {
 			t.Errorf("another target has waited for %v", took)
 		}
-		endSecond := turns.take("/t")
+		second := turns.take("/t")
 		if took := time.Since(start); took != turnLimit {
 			t.Errorf("it has waited for %v", took)
 		}
-		endFirst() // late, and not the second's end
-		time.AfterFunc(turnLimit/2, endSecond)
-		turns.take("/t")()
+		turns.end("/t", first) // late, and not the second's end
+		time.AfterFunc(turnLimit/2, func() { turns.end("/t", second) })
+		turns.end("/t", turns.take("/t"))
 		if took := time.Since(start); took != turnLimit*3/2 {
 			t.Errorf("the third has waited for %v", took)
 		}

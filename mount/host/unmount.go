@@ -91,18 +91,19 @@ type hostUnmount struct {
 	// blind: the kernel may act on the topmost mount at the time of the only call:
 	// no caller can give up and ask which one it was. A call that waits for another
 	// one looks all the same.
-	blind bool
+	blind  bool
+	ladder ladder.Ladder
 }
 
 func (u *hostUnmount) run(ctx context.Context, target string, options mount.UnmountOptions) (mount.Rung, error) {
 	if err := ladder.Refuse(ctx, target); err != nil {
 		return mount.RungNone, err
 	}
-	l := ladder.Ladder{On: u}
-	if err := l.Climb(ctx, options); err != nil {
-		return l.Last, u.fail(ctx, err, options)
+	u.ladder.On = u
+	if err := u.ladder.Climb(ctx, options); err != nil {
+		return u.ladder.Last, u.fail(ctx, err, options)
 	}
-	return l.Last, nil
+	return u.ladder.Last, nil
 }
 
 func (u *hostUnmount) log(ctx context.Context, log *slog.Logger, rung mount.Rung, took time.Duration, err error) {
@@ -185,7 +186,7 @@ func (u *hostUnmount) unmount(g *gate, flags int) error {
 	case !foreign:
 		return err
 	}
-	defer u.m.turns.take(u.target)()
+	defer u.m.turns.end(u.target, u.m.turns.take(u.target))
 	if foreign {
 		return u.by.unmount(u, g, func() (bool, error) { return u.isGone(parent) })
 	}
@@ -215,7 +216,7 @@ func (u *hostUnmount) isBlind() bool { return u.blind && u.found.Load() == nil }
 // path must still lead to. A busy mount is tried again by a descriptor of its parent
 // directory.
 func (u *hostUnmount) unmountBlindly(g *gate, flags int) (done bool, err error) {
-	defer u.m.turns.take(u.target)()
+	defer u.m.turns.end(u.target, u.m.turns.take(u.target))
 	err = u.m.sys.unmountOnce(u.target, flags)
 	if errors.Is(err, unix.EBUSY) {
 		return false, nil
@@ -260,6 +261,7 @@ func (u *hostUnmount) isGone(parent int) (bool, error) {
 	return true, nil
 }
 
+// unmountKey is the key of a call for a target, which is clean.
 func unmountKey(target string, flags int) callKey {
 	switch flags {
 	case unix.MNT_FORCE:
@@ -267,7 +269,7 @@ func unmountKey(target string, flags int) callKey {
 	case unix.MNT_DETACH:
 		return callKey{target, mount.RungLazy}
 	}
-	return mountKey(target)
+	return callKey{target, mount.RungNormal}
 }
 
 func (u *hostUnmount) OnBlock(ctx context.Context) bool {
@@ -389,16 +391,16 @@ type turns struct {
 
 type turn struct {
 	began time.Time
-	ended chan struct{}
+	ended chan struct{} // nil: nobody waits
 }
 
 // take waits for the turn at target, for turnLimit after the one before began
-// at most.
-func (t *turns) take(target string) (end func()) {
+// at most. It is to be ended.
+func (t *turns) take(target string) *turn {
 	for {
 		mine, before := t.try(target)
 		if before == nil {
-			return func() { t.end(target, mine) }
+			return mine
 		}
 		limit := time.NewTimer(time.Until(before.began.Add(turnLimit)))
 		select {
@@ -413,13 +415,17 @@ func (t *turns) take(target string) (end func()) {
 func (t *turns) try(target string) (mine, before *turn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if before := t.last[target]; before != nil && time.Since(before.began) < turnLimit {
+	now := time.Now()
+	if before := t.last[target]; before != nil && now.Sub(before.began) < turnLimit {
+		if before.ended == nil {
+			before.ended = make(chan struct{})
+		}
 		return nil, before
 	}
 	if t.last == nil {
 		t.last = map[string]*turn{}
 	}
-	mine = &turn{began: time.Now(), ended: make(chan struct{})}
+	mine = &turn{began: now}
 	t.last[target] = mine
 	return mine, nil
 }
@@ -427,7 +433,9 @@ func (t *turns) try(target string) (mine, before *turn) {
 func (t *turns) end(target string, mine *turn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	close(mine.ended)
+	if mine.ended != nil {
+		close(mine.ended)
+	}
 	if t.last[target] == mine {
 		delete(t.last, target)
 	}

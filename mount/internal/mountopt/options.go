@@ -1,7 +1,11 @@
 // Package mountopt reads options and sources in the words of mount(8).
 package mountopt
 
-import "strings"
+import (
+	"iter"
+	"slices"
+	"strings"
+)
 
 // Options are mount options, split by the part that understands them.
 type Options struct {
@@ -122,14 +126,24 @@ func atimeFlag(word string) (set, clear uintptr, ok bool) {
 
 // PropagationFlag returns the MS_* value of a propagation word.
 func PropagationFlag(word string) (uintptr, bool) {
-	flags := map[string]uintptr{
-		"shared": msShared, "slave": msSlave, "private": msPrivate, "unbindable": msUnbindable,
+	kind, recursive := strings.CutPrefix(word, "r")
+	var flag uintptr
+	switch kind {
+	case "shared":
+		flag = msShared
+	case "slave":
+		flag = msSlave
+	case "private":
+		flag = msPrivate
+	case "unbindable":
+		flag = msUnbindable
+	default:
+		return 0, false
 	}
-	if flag, ok := flags[word]; ok {
-		return flag, true
+	if recursive {
+		flag |= msRec
 	}
-	flag, ok := flags[strings.TrimPrefix(word, "r")]
-	return flag | msRec, ok
+	return flag, true
 }
 
 // isComment tells words that mean something to fstab, systemd or boot scripts
@@ -157,12 +171,17 @@ func isCommandOption(word string) bool {
 // what it does not know is Data.
 func Parse(options ...string) Options {
 	var p Options
+	p.Add(options...)
+	return p
+}
+
+// Add has p hold what [Parse] makes of its options and these.
+func (p *Options) Add(options ...string) {
 	for _, list := range options {
-		for _, word := range Split(list) {
+		for word := range words(list) {
 			p.add(word)
 		}
 	}
-	return p
 }
 
 func (p *Options) add(word string) {
@@ -297,19 +316,25 @@ func FlagsShown(options []string) uintptr {
 
 // Split splits a comma-separated list as mount(8) does: a comma within
 // double quotes or after a backslash does not separate.
-func Split(list string) []string {
-	var words []string
-	start, quoted := 0, false
-	for i := 0; i < len(list); i++ {
-		switch {
-		case list[i] == '"':
-			quoted = !quoted
-		case list[i] == ',' && !quoted && (i == 0 || list[i-1] != '\\'):
-			words = append(words, list[start:i])
-			start = i + 1
+func Split(list string) []string { return slices.Collect(words(list)) }
+
+// words is [Split] without making a list.
+func words(list string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		start, quoted := 0, false
+		for i := 0; i < len(list); i++ {
+			switch {
+			case list[i] == '"':
+				quoted = !quoted
+			case list[i] == ',' && !quoted && (i == 0 || list[i-1] != '\\'):
+				if !yield(list[start:i]) {
+					return
+				}
+				start = i + 1
+			}
 		}
+		yield(list[start:])
 	}
-	return append(words, list[start:])
 }
 
 // NoCanonicalize is the flag that keeps mount(8) from looking up by name what a
