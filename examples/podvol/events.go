@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/podvol/podvol/volume"
+	"github.com/podvol/podvol/volume/localdiscovery"
 	"github.com/podvol/podvol/volume/persistentvolume"
 )
 
@@ -75,7 +76,7 @@ type storageEvents struct {
 // Event implements persistentvolume.EventRecorder.
 func (e storageEvents) Event(object runtime.Object, eventType, reason, message string) {
 	about, ok := object.(metav1.Object)
-	if eventType != v1.EventTypeWarning || !ok {
+	if eventType != v1.EventTypeWarning || !ok || reason == localdiscovery.ReasonMissing { // which the discoverer logs itself
 		return
 	}
 	name := about.GetName()

@@ -73,6 +73,10 @@ type Config struct {
 	Events volume.EventSink
 	// ClaimEvents takes events about claims and volumes; nil drops them.
 	ClaimEvents persistentvolume.EventRecorder
+	// Tracer records a span for each operation on a volume, as
+	// [volumemanager.Config]'s does, and for each on the storage of claims, as
+	// [persistentvolume.ControllerConfig]'s does; nil: nothing is recorded, at no cost.
+	Tracer volume.Tracer
 	// Logger may be nil.
 	Logger *slog.Logger
 	// Notice receives a sentence for people about each news, such as a refused
@@ -178,7 +182,7 @@ func Start(ctx context.Context, c Config) (_ *Agent, err error) {
 	resizes := new(standalone.Resizes)
 	nodeConfig := standalone.NodeConfig{
 		RootDir: c.RootDir, NodeName: c.NodeName, Objects: c.Store, Mounter: c.Mounter, HostFiles: c.HostFiles,
-		Containers: c.Containers, Adopt: c.Adopt, Plugins: c.Plugins, Events: c.Events, Logger: c.Logger, Resizes: resizes, Translator: c.Translator, DetachTimeout: c.UnmountTimeout,
+		Containers: c.Containers, Adopt: c.Adopt, Plugins: c.Plugins, Events: c.Events, Tracer: c.Tracer, Logger: c.Logger, Resizes: resizes, Translator: c.Translator, DetachTimeout: c.UnmountTimeout,
 	}
 	if a.node, err = standalone.StartNode(ctx, nodeConfig); err != nil {
 		return nil, err
@@ -242,7 +246,7 @@ func (a *Agent) discover(ctx context.Context, classes []localdiscovery.Class, cl
 		return nil
 	}
 	mounts := table.Kernel()
-	d := &localdiscovery.Discoverer{Objects: claims.cluster.Objects(), Mounts: mounts, NodeName: a.config.NodeName, Classes: classes, Logger: a.config.Logger}
+	d := &localdiscovery.Discoverer{Objects: claims.cluster.Objects(), Mounts: mounts, NodeName: a.config.NodeName, Classes: classes, Events: a.config.ClaimEvents, Logger: a.config.Logger}
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {

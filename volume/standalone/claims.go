@@ -77,8 +77,8 @@ type ClaimsConfig struct {
 	WorkDir string
 	// Dir is the directory of the claims. Empty: [ClaimsDir] of RootDir.
 	Dir string
-	// Node is the node's configuration. Only its NodeName, Mounter and HostFiles
-	// are used.
+	// Node is the node's configuration. Only its NodeName, Mounter, HostFiles and
+	// Tracer are used; the last as persistentvolume.ControllerConfig's.
 	Node NodeConfig
 	// Store keeps the objects. Nil: a store of the cluster's own.
 	Store *objects.Store
@@ -151,7 +151,7 @@ func OpenClaims(ctx context.Context, c ClaimsConfig) (*embedded.Cluster, error) 
 		Dir: dir, NodeName: c.Node.NodeName, Manager: c.Manager, Store: c.Store,
 		Plugins: plugins.All(append([]volume.VolumePlugin{making}, c.Plugins...)...), Host: volume.Host{RootDir: work, Mounter: mounter, HostFiles: c.Node.HostFiles, Attachments: recorded},
 		Mounted: mounted, MountedFor: c.MountedFor, Explained: c.Explained, Only: c.Only,
-		LockTimeout: c.LockTimeout, Events: c.Events, Logger: c.Logger,
+		LockTimeout: c.LockTimeout, Events: c.Events, Tracer: c.Node.Tracer, Logger: c.Logger,
 	})
 	if err == nil && own {
 		markClaims(c.RootDir)

@@ -98,6 +98,8 @@ type NodeConfig struct {
 	// Plugins replace stock plugins. The node attaches by those of them that can
 	// (selfattach.CanAttach), such as CSI's of controller.ForNode.
 	Plugins []volume.VolumePlugin
+	// Tracer is [volumemanager.Config]'s; nil: nothing is recorded, at no cost.
+	Tracer volume.Tracer
 	// Logger may be nil.
 	Logger *slog.Logger
 }
@@ -140,6 +142,7 @@ func StartNode(ctx context.Context, c NodeConfig) (*Node, error) {
 		Attachments:  getter,
 		Translator:   c.Translator,
 		Events:       c.Events,
+		Tracer:       c.Tracer,
 		Logger:       c.Logger,
 	})
 	if err != nil {

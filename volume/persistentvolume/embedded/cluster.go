@@ -64,6 +64,8 @@ type Config struct {
 	// failed and are made again; nil drops them.
 	Events persistentvolume.EventRecorder
 	Logger *slog.Logger
+	// Tracer is [persistentvolume.ControllerConfig]'s; nil: nothing is recorded.
+	Tracer volume.Tracer
 }
 
 // Mounted is a volume that is mounted for a pod.
@@ -160,7 +162,7 @@ func (c *Cluster) start(ctx context.Context, config Config) error {
 	complete := make(chan struct{})
 	c.complete = sync.OnceFunc(func() { close(complete) })
 	c.controller = persistentvolume.NewController(persistentvolume.ControllerConfig{
-		Objects: c.objects, Plugins: c.plugins, Events: config.Events, Logger: c.log, PodsComplete: complete, NodeName: c.nodeName,
+		Objects: c.objects, Plugins: c.plugins, Events: config.Events, Tracer: config.Tracer, Logger: c.log, PodsComplete: complete, NodeName: c.nodeName,
 		Explained: c.reasons.explained, Only: config.Only, TrustedClaims: true, // declarable takes them from no manifest
 	})
 	if _, err := c.applyPlain(ctx, c.nodeRef(), c.defaultNode()); err != nil {
