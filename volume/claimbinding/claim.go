@@ -46,6 +46,24 @@ func (e *Error) Error() string {
 // Unwrap returns the sentinel.
 func (e *Error) Unwrap() error { return e.Err }
 
+// WaitsFor implements [Waiting].
+func (e *Error) WaitsFor() string {
+	if !errors.Is(e.Err, ErrUnbound) {
+		return ""
+	}
+	return ToBeBound(e.Claim)
+}
+
+// Waiting is an error of a pod's volume that says what of its claim the pod waits for, in a few
+// words; empty: nothing that is known.
+type Waiting interface {
+	error
+	WaitsFor() string
+}
+
+// ToBeBound is what a pod waits for whose claim has no volume yet.
+func ToBeBound(claim types.NamespacedName) string { return fmt.Sprintf("claim %s to be bound", claim) }
+
 // ClaimOf returns the name of the claim that a pod's volume is, if it is one. An
 // ephemeral volume's claim is named after pod and volume.
 func ClaimOf(pod *v1.Pod, v *v1.Volume) (types.NamespacedName, bool) {

@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
 	"github.com/podvol/podvol/volume/lazyunmount"
+	"github.com/podvol/podvol/volume/persistentvolume/index"
 	"github.com/podvol/podvol/volume/volumemanager"
 	"github.com/podvol/podvol/volume/volumesource"
 )
@@ -79,6 +80,7 @@ func TestWaitsFor(t *testing.T) {
 	for want, s := range map[string]volumemanager.VolumeStatus{
 		"":                            {State: volumemanager.StateMounted, Server: silent, Err: errors.New("a refresh failed")},
 		"claim shop/data to be bound": {State: volumemanager.StatePending, Err: &volume.Error{Err: &claimbinding.Error{Claim: claim, Err: claimbinding.ErrUnbound}}},
+		"claim shop/made to be bound": {State: volumemanager.StatePending, Err: volume.NothingDone(&index.UnboundError{Claim: types.NamespacedName{Namespace: "shop", Name: "made"}, Err: index.ErrWaitsForConsumer})},
 		"the other pod that has the volume to leave this node":         {State: volumemanager.StateFailed, Err: &volume.Failure{Cause: volumemanager.ErrUsedByOtherPod}},
 		"server nas1 to answer":                                        {State: volumemanager.StateFailed, Server: silent, Err: errors.New("no answer")},
 		"the file system that was at /p to be out of use":              {State: volumemanager.StateDetached, Server: silent, Err: &lazyunmount.Error{Mount: mount.Entry{Target: "/p"}}},

@@ -100,6 +100,9 @@ func (e *otherClaimError) Unwrap() []error {
 	return []error{claimbinding.ErrUnbound, index.ErrWaitsForConsumer}
 }
 
+// WaitsFor implements [claimbinding.Waiting].
+func (e *otherClaimError) WaitsFor() string { return claimbinding.ToBeBound(e.claim) }
+
 // noProvisioner is the provisioner of classes whose volumes people make.
 const noProvisioner = "kubernetes.io/no-provisioner"
 

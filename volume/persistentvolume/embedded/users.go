@@ -123,6 +123,11 @@ func (e *usedError) Error() string {
 
 func (e *usedError) Unwrap() error { return persistentvolume.ErrUsedByOtherPod }
 
+// WaitsFor implements [claimbinding.Waiting].
+func (e *usedError) WaitsFor() string {
+	return fmt.Sprintf("claim %s to be out of use by %s", e.user.Claim, e.user.who())
+}
+
 // who names a user for people.
 func (m Mounted) who() string {
 	if m.By == "" {

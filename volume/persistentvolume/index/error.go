@@ -89,6 +89,19 @@ func (e *UnboundError) Why() string {
 // Unwrap returns Err.
 func (e *UnboundError) Unwrap() error { return e.Err }
 
+// WaitsFor implements [claimbinding.Waiting].
+func (e *UnboundError) WaitsFor() string {
+	if inner, ok := errors.AsType[claimbinding.Waiting](e.Err); ok {
+		return inner.WaitsFor()
+	}
+	for _, waiting := range []error{claimbinding.ErrUnbound, ErrWaitsForConsumer, ErrReserved} {
+		if errors.Is(e.Err, waiting) {
+			return claimbinding.ToBeBound(e.Claim)
+		}
+	}
+	return ""
+}
+
 // Reasons returns the reasons, each with the number of its volumes and some names.
 func (e *UnboundError) Reasons() string {
 	parts := make([]string, 0, len(e.Rejected))

@@ -16,13 +16,16 @@ import (
 // words without times: a report about its attachment, its claim, an object, another pod, a file
 // system that is in use, or its server. Empty: nothing is known.
 func (s Status) WaitsFor() string {
-	bound, _ := errors.AsType[*claimbinding.Error](s.Err)
+	claim := ""
+	if e, ok := errors.AsType[claimbinding.Waiting](s.Err); ok {
+		claim = e.WaitsFor()
+	}
 	missing, _ := errors.AsType[*volume.ObjectNotFoundError](s.Err)
 	switch {
 	case s.Attachment != nil && !s.Attachment.Mounted:
 		return s.Attachment.waits()
-	case bound != nil && errors.Is(bound, claimbinding.ErrUnbound):
-		return fmt.Sprintf("claim %s to be bound", bound.Claim)
+	case claim != "":
+		return claim
 	case errors.Is(s.Err, oncepod.ErrUsed):
 		return "the other pod that has the volume to leave this node"
 	case missing != nil:
