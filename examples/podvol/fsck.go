@@ -18,6 +18,8 @@ import (
 	"github.com/podvol/podvol/examples/podvol/internal/nodebundle"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/examples/podvol/internal/problems"
+	"github.com/podvol/podvol/mount/host"
+	"github.com/podvol/podvol/mount/propagation"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume/kubeletroot"
 	"github.com/podvol/podvol/volume/objects"
@@ -342,4 +344,12 @@ func (l *look) writeBundle(list *problems.List, failed error) error {
 		return nil
 	}
 	return nodebundle.Write(l.bundle, l.rootDir, list.Rows, failed)
+}
+
+// warnHidden says if the host does not see mounts that are made here. What cannot be
+// found out is no warning: this command mounts nothing.
+func warnHidden(out io.Writer, rootDir string) {
+	if w, err := propagation.Of(host.New(host.Config{}), rootDir); err == nil && w != nil {
+		fmt.Fprintf(out, "podvol: warning: %s; %s\n", w, w.Advice())
+	}
 }

@@ -39,6 +39,7 @@ import (
 	"github.com/podvol/podvol/examples/podvol/internal/pluginlist"
 	"github.com/podvol/podvol/examples/podvol/internal/progress"
 	"github.com/podvol/podvol/examples/podvol/internal/sentences"
+	"github.com/podvol/podvol/examples/podvol/internal/status"
 	"github.com/podvol/podvol/examples/podvol/internal/table"
 	"github.com/podvol/podvol/examples/podvol/internal/version"
 	"github.com/podvol/podvol/mount/sandbox"
@@ -140,7 +141,9 @@ func rootCommand(s streams) *cobra.Command {
 	root.SetOut(s.out)
 	root.SetErr(s.err)
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(mountCommand(s), statusCommand(s), unmountCommand(s), fsckCommand(s), runCommand(s), renderCommand(s), runNodeCommand(s), pvcCommand(s), pvCommand(s), discoverCommand(s),
+	root.AddCommand(mountCommand(s), unmountCommand(s), fsckCommand(s), runCommand(s), renderCommand(s), runNodeCommand(s), pvcCommand(s), pvCommand(s), discoverCommand(s),
+		withoutArgs(status.Command(status.Surroundings{Out: s.out, Err: s.err, Usage: usagef, Reported: errReported, AddRootDir: addRootDir, CheckRootDir: checkRootDir,
+			Warn: func(rootDir string) { warnHidden(s.err, rootDir) }, Check: checkStored})),
 		explain.Command(explain.Surroundings{Out: s.out, Err: s.err, Usage: usagef, AddRootDir: addRootDir, CheckRootDir: checkRootDir}),
 		withoutArgs(version.Command(s.out)), withoutArgs(pluginlist.Command(s.out, ownplugins.Known)), withoutArgs(ownplugins.ListCommand(ownplugins.Surroundings{Out: s.out, Err: s.err, Usage: usagef, Reported: errReported, RootDir: addRootDir})))
 	return root

@@ -59,12 +59,6 @@ type Mount struct {
 	SuperOptions []string `json:"superOptions"`
 }
 
-// What a command knows the volumes by.
-const (
-	byNode    = "podvol run-node"
-	byRecords = "records"
-)
-
 // Command returns podvol explain.
 func Command(s Surroundings) *cobra.Command {
 	var rootDir, output string
@@ -139,7 +133,7 @@ type knowledge struct {
 
 // look finds out what it can. An error is about records that cannot be read.
 func look(ctx context.Context, rootDir string, mounts mount.Table, says io.Writer) (k knowledge, unreadable error) {
-	k = knowledge{rootDir: rootDir, knownBy: byNode, mounts: make(map[string]mount.Entry)}
+	k = knowledge{rootDir: rootDir, knownBy: nodeserver.ByNode, mounts: make(map[string]mount.Entry)}
 	k.recorded, unreadable = volumemanager.Inspect(rootDir, mounts)
 	var running bool
 	var err error
@@ -149,7 +143,7 @@ func look(ctx context.Context, rootDir string, mounts mount.Table, says io.Write
 	if running {
 		k.drivers, _ = nodeserver.Drivers(ctx, rootDir) // a node may have none
 	} else {
-		k.knownBy = byRecords
+		k.knownBy = nodeserver.ByRecords
 	}
 	entries, err := mounts.All()
 	for _, e := range entries { // the last one is on top

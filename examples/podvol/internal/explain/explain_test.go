@@ -111,7 +111,7 @@ func failing(now time.Time) (knowledge, nodeserver.Volume) {
 	v.WaitsFor, v.Path = "server nas1 to answer", "/root/pods/u1/volumes/x/data"
 	v.Server = &nodeserver.Health{Name: "nas1", Since: now.Add(-time.Hour), Failures: 3, RetryAt: now.Add(time.Minute), Error: "refused"}
 	return knowledge{
-		rootDir: "/root", knownBy: byNode, volumes: []nodeserver.Volume{v},
+		rootDir: "/root", knownBy: nodeserver.ByNode, volumes: []nodeserver.Volume{v},
 		recorded: []volumemanager.VolumeStatus{{PodUID: "u1", Pod: types.NamespacedName{Namespace: "shop", Name: "web"}, Volume: v.Volume, State: volumemanager.StateMounted, Since: now.Add(-4 * time.Minute)}},
 		drivers: []nodeserver.Driver{{Driver: "disk.example.com", Version: "1.2", Socket: "/run/d.sock", State: nodeserver.Silent, Error: "no answer", Calls: []nodeserver.Call{
 			{Method: "NodePublishVolume", Volume: "vol-1", Seconds: 12}, {Method: "NodeStageVolume", Volume: "vol-2", Seconds: 12}}}},
@@ -133,7 +133,7 @@ func TestEverythingIsSaid(t *testing.T) {
 		`Volume data\u001b[2J:` + "\n",
 		"  Wanted:        yes, its pod is declared with it\n",
 		"  State:         failed since 2026-01-02T03:01:05Z (3m ago)\n",
-		"  Under way:     set-up, for 12s: unpacking, 3 of 10\n",
+		"  Under way:     set-up for 12s, unpacking: 3 of 10\n",
 		"  Waits for:     server nas1 to answer\n",
 		"  Error:         mount failed\n                 Output: no" + `\u001b]0;title\u0007` + "\n                 (it may have left something behind)\n",
 		"  Cause:         ConnectionRefused\n", "  Advice:        start the server\n",
@@ -178,7 +178,7 @@ func TestOtherProgramsReadTheSame(t *testing.T) {
 func TestRecordsAloneSayLess(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	k, _ := failing(now)
-	k.knownBy, k.drivers, k.mounts = byRecords, nil, nil
+	k.knownBy, k.drivers, k.mounts = nodeserver.ByRecords, nil, nil
 	volumes, err := nodeserver.VolumesOf(append(k.recorded, volumemanager.VolumeStatus{PodUID: "stray", Volume: "left", State: volumemanager.StateFailed, Found: true, Err: volumemanager.ErrNoRecord}))
 	if err != nil {
 		t.Fatal(err)

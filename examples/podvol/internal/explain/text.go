@@ -9,12 +9,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/podvol/podvol/examples/podvol/internal/fields"
+	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
+	"github.com/podvol/podvol/examples/podvol/internal/rows"
 )
 
 // textOf is a pod with its volumes, of which there is one at least.
 func textOf(all []Explanation, now time.Time) []fields.Field {
 	knownBy := "podvol run-node, which runs"
-	if all[0].KnownBy == byRecords {
+	if all[0].KnownBy == nodeserver.ByRecords {
 		knownBy = "the records and the mount table: no podvol run-node was asked, so what is wanted and what is under way is not known"
 	}
 	text := []fields.Field{
@@ -31,7 +33,7 @@ func textOf(all []Explanation, now time.Time) []fields.Field {
 
 func (e Explanation) fields(now time.Time) []fields.Field {
 	wanted, under := "", ""
-	if e.KnownBy == byNode {
+	if e.KnownBy == nodeserver.ByNode {
 		wanted, under = e.wanted(), e.underWay(now)
 	}
 	return []fields.Field{
@@ -81,17 +83,7 @@ func (e Explanation) state(now time.Time) string {
 }
 
 func (e Explanation) underWay(now time.Time) string {
-	if e.Operation == "" {
-		return "nothing"
-	}
-	text := fmt.Sprintf("%s, for %s", e.Operation, duration.HumanDuration(max(0, now.Sub(e.Began))))
-	if p := e.Progress; p != nil {
-		text += fmt.Sprintf(": %s, %d", p.Doing, p.Done)
-		if p.Total > 0 {
-			text += fmt.Sprintf(" of %d", p.Total)
-		}
-	}
-	return text
+	return cmp.Or(rows.UnderWay(e.Volume, now), "nothing")
 }
 
 // errorText leaves out the advice, which stands by itself.

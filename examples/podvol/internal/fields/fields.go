@@ -41,7 +41,7 @@ func lines(all []Field, columns int) (printed []string) {
 		switch {
 		case f.Text != "":
 			head := f.Name + ":" + strings.Repeat(" ", longest-table.Width(f.Name)+2)
-			for i, line := range wrap(f.Text, columns-len(head)) {
+			for i, line := range table.Wrap(f.Text, columns-len(head)) {
 				if i > 0 {
 					head = strings.Repeat(" ", longest+3)
 				}
@@ -55,33 +55,6 @@ func lines(all []Field, columns int) (printed []string) {
 		}
 	}
 	return printed
-}
-
-// least is the width below which lines are not broken: a terminal breaks them better.
-const least = 20
-
-// wrap breaks the lines of a text at spaces.
-func wrap(text string, columns int) (broken []string) {
-	for line := range strings.SplitSeq(strings.TrimSpace(text), "\n") {
-		line = plaintext.Cell(strings.TrimRight(line, " \t\r"))
-		if columns < least {
-			broken = append(broken, line)
-			continue
-		}
-		at := ""
-		for i, word := range strings.Split(line, " ") {
-			switch {
-			case i == 0:
-				at = word
-			case table.Width(at)+1+table.Width(word) <= columns:
-				at += " " + word
-			default:
-				broken, at = append(broken, at), word
-			}
-		}
-		broken = append(broken, at)
-	}
-	return broken
 }
 
 // Since is a time in the past as people read it; empty for none.

@@ -3,14 +3,12 @@
 package live
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
 	"io/fs"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -45,7 +43,7 @@ func Show(ctx context.Context, c Config) error {
 	}
 	for ctx.Err() == nil {
 		err := nodeserver.Watch(ctx, c.RootDir, func(all map[string]nodeserver.Volume) error {
-			return show(slices.SortedFunc(maps.Values(all), compare))
+			return show(slices.SortedFunc(maps.Values(all), rows.Compare))
 		})
 		if err == nil || errors.Is(err, nodeserver.ErrNoNode) || err == io.EOF {
 			err = c.byRecords(ctx, show)
@@ -55,11 +53,6 @@ func Show(ctx context.Context, c Config) error {
 		}
 	}
 	return nil
-}
-
-// compare orders volumes as the manager does.
-func compare(a, b nodeserver.Volume) int {
-	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Pod, b.Pod), strings.Compare(a.PodUID, b.PodUID), strings.Compare(a.Volume, b.Volume), strings.Compare(a.Path, b.Path))
 }
 
 // pause gathers changes.
@@ -190,14 +183,14 @@ func (l *lines) show(all []nodeserver.Volume) error {
 	for _, v := range all {
 		key := l.keyOf(v, there)
 		there[key] = v
-		if err := l.stream.PrintRow(key, rowOf(v)); err != nil {
+		if err := l.stream.PrintRow(key, rows.OfNode(v)); err != nil {
 			return err
 		}
 	}
 	for key, v := range l.shown {
 		if _, still := there[key]; !still {
 			v.State, v.Error, v.Server = string(volumemanager.StateUnmounted), "", nil
-			if err := l.stream.PrintRow(key, rowOf(v)); err != nil {
+			if err := l.stream.PrintRow(key, rows.OfNode(v)); err != nil {
 				return err
 			}
 		}

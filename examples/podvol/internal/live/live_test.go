@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
+	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/examples/podvol/internal/table"
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/volume/nodeagent/manifestdir"
@@ -54,7 +55,7 @@ func TestVolumesOfOneName(t *testing.T) {
 		var out, errOut bytes.Buffer
 		l := newLines("wide", &out, &errOut)
 		for _, all := range [][]nodeserver.Volume{{pods, found}, {found, pods}, {tc.stays}} {
-			slices.SortFunc(all, compare)
+			slices.SortFunc(all, rows.Compare)
 			if err := l.show(all); err != nil {
 				t.Fatal(err)
 			}

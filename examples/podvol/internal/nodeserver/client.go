@@ -16,6 +16,7 @@ import (
 
 	"github.com/podvol/podvol/examples/nodehttp"
 	"github.com/podvol/podvol/examples/nodehttp/nodeevents"
+	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/nodeagent/manifestdir"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -60,6 +61,9 @@ type Progress struct {
 	Total int64  `json:"total,omitempty"`
 }
 
+// String says it as the manager does.
+func (p *Progress) String() string { return volume.Progress(*p).String() }
+
 // Health is the trouble of a volume's server.
 type Health struct {
 	Name     string    `json:"name"`
@@ -87,6 +91,12 @@ func VolumesOf(statuses []volumemanager.VolumeStatus) ([]Volume, error) {
 	var rows []Volume
 	return rows, json.Unmarshal(text, &rows)
 }
+
+// What a command knows volumes by: the node that runs, or the records where none was asked.
+const (
+	ByNode    = "podvol run-node"
+	ByRecords = "records"
+)
 
 // ErrNoNode: no podvol run-node keeps the root directory.
 var ErrNoNode = errors.New("no podvol run-node keeps it")

@@ -37,6 +37,8 @@ type Row struct {
 	Server string `json:"server,omitempty"`
 	// Fake: nothing was done. The state is that of a volume for which it would be.
 	Fake bool `json:"fake,omitempty"`
+	// KnownBy is [nodeserver.ByNode] or [nodeserver.ByRecords] where a command knows a row by either.
+	KnownBy string `json:"knownBy,omitempty"`
 	// Quiet: the error is said elsewhere, for all volumes at once.
 	Quiet bool `json:"-"`
 }
@@ -54,6 +56,9 @@ func (r Row) stateText() string {
 	return r.State
 }
 
+// unusedDetail is what [volumemanager.StateUnused] means.
+const unusedDetail = "no container mounts it"
+
 // Of returns the row of a volume.
 func Of(s volumemanager.VolumeStatus) Row {
 	pod := s.Pod.String()
@@ -68,7 +73,7 @@ func Of(s volumemanager.VolumeStatus) Row {
 		r.Error = s.Err.Error()
 	}
 	if s.State == volumemanager.StateUnused {
-		r.Detail = "no container mounts it"
+		r.Detail = unusedDetail
 	}
 	return r
 }
@@ -99,17 +104,24 @@ type tablePrinter struct {
 	table *table.Table
 	wide  bool
 	err   io.Writer
+	// below is the width of the terminal that has rows and errors, so that an error is below its
+	// row; 0: they are told apart.
+	below int
 }
 
 // newTable makes room for what most rows need, since they come one by one.
 func newTable(wide bool, out, errOut io.Writer) *tablePrinter {
 	columns := []table.Column{{Head: "POD", Min: 13}, {Head: "VOLUME", Min: 10}, {Head: "STATE", Whole: true, Min: 9}, {Head: "SOURCE"}}
+	below := 0
+	if table.TerminalWidth(out) > 0 {
+		below = table.TerminalWidth(errOut)
+	}
 	if !wide {
-		return &tablePrinter{table.New(out, columns...), false, errOut}
+		return &tablePrinter{table.New(out, columns...), false, errOut, below}
 	}
 	columns[3].Min = 24
 	columns = append(columns, table.Column{Head: "PLUGIN", Min: 24}, table.Column{Head: "TIME", Min: 7}, table.Column{Head: "PATH"})
-	return &tablePrinter{table.New(out, columns...).Unlimited(), true, errOut}
+	return &tablePrinter{table.New(out, columns...).Unlimited(), true, errOut, below}
 }
 
 func (p *tablePrinter) cells(r Row) []string {
@@ -135,14 +147,27 @@ func (p *tablePrinter) Add(rows ...Row) error {
 		if err := p.table.Print(p.cells(r)); err != nil {
 			return err
 		}
-		if r.Error == "" && r.Server != "" {
+		switch {
+		case r.Error != "":
+		case r.Server != "":
 			r.Error = "its server " + r.Server
+		case r.State == string(volumemanager.StatePending) && r.Source != "": // else its row has the detail
+			r.Error = r.Detail
 		}
-		if err := PrintError(p.err, r); err != nil {
+		if err := p.printError(r); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// printError names pod and volume where the row is elsewhere.
+func (p *tablePrinter) printError(r Row) error {
+	if p.below == 0 || r.Error == "" || r.Quiet {
+		return PrintError(p.err, r)
+	}
+	_, err := fmt.Fprintf(p.err, "  %s\n", strings.Join(table.Wrap(r.Error, p.below-4), "\n    "))
+	return err
 }
 
 // Close implements Printer.

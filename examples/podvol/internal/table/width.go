@@ -3,6 +3,7 @@ package table
 import (
 	"io"
 	"os"
+	"strings"
 	"unicode"
 
 	"golang.org/x/term"
@@ -74,4 +75,31 @@ func Shorten(text string, columns int) string {
 		until++ // it would combine with the dots
 	}
 	return string(runes[:from]) + "…" + string(runes[until:])
+}
+
+// least is the width below which lines are not broken: a terminal breaks them better.
+const least = 20
+
+// Wrap breaks the lines of a text at spaces, to be so many columns wide at most.
+func Wrap(text string, columns int) (broken []string) {
+	for line := range strings.SplitSeq(strings.TrimSpace(text), "\n") {
+		line = plaintext.Cell(strings.TrimRight(line, " \t\r"))
+		if columns < least {
+			broken = append(broken, line)
+			continue
+		}
+		at := ""
+		for i, word := range strings.Split(line, " ") {
+			switch {
+			case i == 0:
+				at = word
+			case Width(at)+1+Width(word) <= columns:
+				at += " " + word
+			default:
+				broken, at = append(broken, at), word
+			}
+		}
+		broken = append(broken, at)
+	}
+	return broken
 }
