@@ -48,10 +48,10 @@ func (ns *namespace) walkTo(name string, follow bool) (at fakePlace, isLink bool
 	}
 	at = ns.top(fakePlace{ns.root, "/"})
 	dir := ns.real(at.dentry()) // where at really is
-	rest := strings.Split(name, "/")
+	rest := strings.Split(name[1:], "/")
 	for links := 0; len(rest) > 0; {
 		if below, n := ns.plain(at, dir, rest); n > 0 {
-			at.path, dir, rest = path.Join(at.path, below), path.Join(dir, below), rest[n:]
+			at.path, dir, rest = join(at.path, below), join(dir, below), rest[n:]
 		}
 		element := rest[0]
 		rest, isLink = rest[1:], false
@@ -63,14 +63,14 @@ func (ns *namespace) walkTo(name string, follow bool) (at fakePlace, isLink bool
 			dir = ns.real(at.dentry())
 			continue
 		}
-		next := fakePlace{at.mount, path.Join(at.path, element)}
+		next := fakePlace{at.mount, join(at.path, element)}
 		// Where something is mounted, or was, the fake's own stands, and no link.
 		if top := ns.top(next); top != next || ns.slots[next.dentry()] != nil {
 			at = top
 			dir = ns.real(at.dentry())
 			continue
 		}
-		file := path.Join(dir, element)
+		file := join(dir, element)
 		target, err := readlink(file)
 		if err != nil {
 			return fakePlace{}, false, err
@@ -102,29 +102,38 @@ func (ns *namespace) walkTo(name string, follow bool) (at fakePlace, isLink bool
 // and the path that they make. One system call tells it of all of them, which is
 // what most of a mount would cost otherwise.
 func (ns *namespace) plain(at fakePlace, dir string, rest []string) (below string, n int) {
-	place := fakePlace{at.mount, strings.TrimSuffix(at.path, "/")}
-	for n < len(rest)-1 {
-		if e := rest[n]; e == ".." {
-			break
-		} else if e != "" && e != "." {
-			place.path += "/" + e
-			if ns.children[place] != nil || ns.slots[place.dentry()] != nil {
-				break
-			}
-		}
-		n++
-	}
-	if n < 2 { // not worth it
+	if len(rest) < 3 { // not worth it
 		return "", 0
 	}
-	below = strings.Join(rest[:n], "/")
+	base, all := len(strings.TrimSuffix(at.path, "/"))+1, join(at.path, strings.Join(rest[:len(rest)-1], "/"))
+	end := base
+	for ; n < len(rest)-1; n++ {
+		e := rest[n]
+		place := fakePlace{at.mount, all[:end+len(e)]}
+		if e == "" || e == "." || e == ".." || ns.children[place] != nil || ns.slots[place.dentry()] != nil {
+			break
+		}
+		end += len(e) + 1
+	}
+	if n < 2 {
+		return "", 0
+	}
+	below = all[base : end-1]
 	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
-	base, err := eintr.Get(func() (int, error) { return unix.Openat2(unix.AT_FDCWD, path.Join(dir, below), how) })
+	fd, err := eintr.Get(func() (int, error) { return unix.Openat2(unix.AT_FDCWD, join(dir, below), how) })
 	if err != nil {
 		return "", 0 // one after the other tells why
 	}
-	unix.Close(base)
+	unix.Close(fd)
 	return below, n
+}
+
+// join is [path.Join] of what is clean already.
+func join(dir, below string) string {
+	if dir == "/" {
+		return dir + below
+	}
+	return dir + "/" + below
 }
 
 // readlink returns what a link points to, empty if it is no link.
