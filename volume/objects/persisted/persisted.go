@@ -22,7 +22,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/util/blockingcall"
@@ -448,10 +447,20 @@ func (r *Store) perform(ctx context.Context, ref volume.ObjectRef, do func(conte
 	return nil, r.takeBack(ref, stored, err)
 }
 
+// withVersion is a recorded object with another version. It shares the rest with the object:
+// it is for a reader, as a store is, which copies whatever it keeps.
 func withVersion(object metav1.Object, version string) metav1.Object {
-	c := object.(runtime.Object).DeepCopyObject().(metav1.Object)
-	c.SetResourceVersion(version)
-	return c
+	switch o := object.(type) {
+	case *v1.PersistentVolumeClaim:
+		c := *o
+		c.ResourceVersion = version
+		return &c
+	case *v1.PersistentVolume:
+		c := *o
+		c.ResourceVersion = version
+		return &c
+	}
+	return object // is not recorded: see refOfRecorded
 }
 
 func isRecorded(kind string) bool { return kind == pvapi.KindClaim || kind == pvapi.KindVolume }
