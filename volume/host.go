@@ -8,7 +8,9 @@ import (
 	"log/slog"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 
@@ -210,19 +212,18 @@ func Role[R any](host VolumeHost) (R, error) {
 	}
 	var none R
 	role := reflect.TypeFor[R]()
-	return none, &MissingRoleError{Role: role.String(), Field: fieldOf(role)}
+	return none, &MissingRoleError{Role: role.String(), Field: roleFields()[role]}
 }
 
-// fieldOf is the name of the [Host] field that has the role; empty: there is
-// none.
-func fieldOf(role reflect.Type) string {
-	for _, field := range reflect.VisibleFields(reflect.TypeFor[Host]()) {
-		if field.Type == role {
-			return field.Name
-		}
+// roleFields are the names of the [Host] fields by their types, of which each role is one.
+// Hosts that lack a role are asked for it with every volume.
+var roleFields = sync.OnceValue(func() map[reflect.Type]string {
+	fields := make(map[reflect.Type]string)
+	for _, field := range slices.Backward(reflect.VisibleFields(reflect.TypeFor[Host]())) { // the first of a type counts
+		fields[field.Type] = field.Name
 	}
-	return ""
-}
+	return fields
+})
 
 // MissingRoleError says that the host lacks a role that a volume needs.
 type MissingRoleError struct {

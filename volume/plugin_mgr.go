@@ -108,6 +108,13 @@ func (m *VolumePluginMgr) Plugins() []VolumePlugin {
 	return slices.Clone(m.plugins)
 }
 
+// registered is Plugins for readers: InitPlugins replaces the list and never changes it.
+func (m *VolumePluginMgr) registered() []VolumePlugin {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.plugins
+}
+
 // FindPluginBySpec returns the one plugin that supports the spec. A [GeneralPlugin] counts where no
 // other one does. The errors:
 //
@@ -124,7 +131,7 @@ func (m *VolumePluginMgr) FindPluginBySpec(spec *Spec) (VolumePlugin, error) {
 		return nil, NothingDone(wrongSources(spec, types)) // whichever of them have plugins
 	}
 	var found []VolumePlugin
-	for _, p := range m.Plugins() {
+	for _, p := range m.registered() {
 		if p.CanSupport(spec) {
 			found = append(found, p)
 		}
@@ -145,7 +152,7 @@ func (m *VolumePluginMgr) FindPluginBySpec(spec *Spec) (VolumePlugin, error) {
 // FindPluginByName returns the plugin of this name. The error is [ErrNoPlugin],
 // or [ErrSharedPlugin] as with FindPluginBySpec.
 func (m *VolumePluginMgr) FindPluginByName(name string) (VolumePlugin, error) {
-	plugins := m.Plugins()
+	plugins := m.registered()
 	for _, p := range plugins {
 		if p.GetPluginName() == name {
 			return m.owned(p)
