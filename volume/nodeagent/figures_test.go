@@ -1,6 +1,7 @@
 package nodeagent_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +39,7 @@ func TestFiguresOfManyPods(t *testing.T) {
 		curve := figures.Curve{What: "CPU of run-node's agent for a pod " + c.what, Of: "pods at its start", Unit: figures.CPU, Limit: 1.2}
 		for _, n := range sizes {
 			rounds := max(1, sizes[len(sizes)-1]/n/20)
-			curve.Points = append(curve.Points, figures.Point{X: float64(n), Y: agentWith(t, n, rounds, c.manifest).Seconds() / float64(n)})
+			curve.Points = append(curve.Points, figures.Each(n, agentWith(t, n, rounds, c.manifest)))
 		}
 		figures.ReportCurve(t, curve)
 	}
@@ -67,10 +68,10 @@ func claimManifest(dir string, i int) string {
 }
 
 // agentWith starts an agent with n pods for some rounds, each in directories of its own, and
-// returns the median of the CPU time until all are mounted.
-func agentWith(t *testing.T, n, rounds int, manifest func(dir string, i int) string) time.Duration {
+// returns what it took until all were mounted, in the round that is the median by CPU.
+func agentWith(t *testing.T, n, rounds int, manifest func(dir string, i int) string) figures.Taken {
 	t.Helper()
-	var taken []time.Duration
+	var taken []figures.Taken
 	for range rounds {
 		dir, disks := t.TempDir(), t.TempDir()
 		volumes := 0
@@ -83,10 +84,10 @@ func agentWith(t *testing.T, n, rounds int, manifest func(dir string, i int) str
 		}
 		runtime.GC()
 		var stop func()
-		taken = append(taken, figures.Take(t, func() { stop = startAgent(t, dir, volumes) }).CPU)
+		taken = append(taken, figures.Take(t, func() { stop = startAgent(t, dir, volumes) }))
 		stop()
 	}
-	slices.Sort(taken)
+	slices.SortFunc(taken, func(a, b figures.Taken) int { return cmp.Compare(a.CPU, b.CPU) })
 	return taken[len(taken)/2]
 }
 

@@ -140,8 +140,9 @@ func (c *crowds) report(few, full, most int) {
 	for what, way := range map[string]func(string, int) string{"set-up of a pod": up, "tear-down of a pod": down} {
 		curve := figures.Curve{What: what, Of: "pods at once", Unit: figures.CPU, Limit: 1.1}
 		for _, n := range []int{few, full, most} {
-			times := max(full/n/5, 1)
-			curve.Points = append(curve.Points, figures.Point{X: float64(n), Y: c.took[way("tmpfs", n)].Median.CPU.Seconds() / float64(n*times)})
+			point := figures.Each(n*max(full/n/5, 1), c.took[way("tmpfs", n)].Median)
+			point.X = float64(n)
+			curve.Points = append(curve.Points, point)
 		}
 		figures.ReportCurve(c.t, curve)
 	}
