@@ -91,7 +91,7 @@ func TestStatusWatchAtATerminal(t *testing.T) {
 		w := watchStatusOf(t, root, program, typist)
 		w.until("No volumes.")
 		mustPodvol(t, exitOK, "mount", "-f", file, "--node", "here", "--root-dir", root)
-		w.until("\x1b[1A", "POD") // over the line before
+		w.until("\x1b[2A", "POD") // over the line before
 		w.until("shop/a", "memory", "mounted")
 		if code := w.stop(); code != exitOK {
 			t.Errorf("exit code %d", code)

@@ -5,10 +5,12 @@ package live
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,21 +34,28 @@ type Config struct {
 	Format string
 }
 
+// display is where volumes are shown.
+type display interface {
+	// show shows volumes, in the order of [rows.Compare], and by what they are known.
+	show(all []nodeserver.Volume, knownBy string) error
+	// silent says since when the node has not answered; zero: it answers again. It may be called
+	// beside show.
+	silent(since time.Time)
+}
+
 // Show shows the volumes below a root directory until ctx ends, which is no error: by the podvol
 // run-node that keeps them, or by the records and the mount table while none does.
 func Show(ctx context.Context, c Config) error {
-	show := newLines(c.Format, c.Out, c.Err).show
+	var shown display = newLines(c.Format, c.Out, c.Err)
 	if table.TerminalWidth(c.Out) > 0 && c.Format == "table" {
 		s := newScreen(c.Out)
 		defer s.close()
-		show = s.show
+		shown = s
 	}
 	for ctx.Err() == nil {
-		err := nodeserver.Watch(ctx, c.RootDir, func(all map[string]nodeserver.Volume) error {
-			return show(slices.SortedFunc(maps.Values(all), rows.Compare))
-		})
+		err := c.byNode(ctx, shown)
 		if err == nil || errors.Is(err, nodeserver.ErrNoNode) || err == io.EOF {
-			err = c.byRecords(ctx, show)
+			err = c.byRecords(ctx, shown)
 		}
 		if err != nil && ctx.Err() == nil {
 			return err
@@ -55,11 +64,55 @@ func Show(ctx context.Context, c Config) error {
 	return nil
 }
 
+// byNode shows what the node says, until that ends.
+func (c Config) byNode(ctx context.Context, shown display) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var listening sync.WaitGroup
+	defer listening.Wait()
+	defer cancel()
+	first := true
+	return nodeserver.Watch(ctx, c.RootDir, func(all map[string]nodeserver.Volume) error {
+		if first {
+			first = false
+			listening.Go(func() { listen(ctx, silence, func() error { return nodeserver.Alive(ctx, c.RootDir) }, shown.silent) })
+		}
+		return shown.show(slices.SortedFunc(maps.Values(all), rows.Compare), nodeserver.ByNode)
+	})
+}
+
+// silence is how often a node is asked whether it is alive: one that is stopped, or hangs, ends no
+// connection.
+const silence = 10 * time.Second
+
+// listen tells when a node stops answering, and when it does again, until ctx ends.
+func listen(ctx context.Context, every time.Duration, ask func() error, tell func(since time.Time)) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for silent := false; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		began := time.Now()
+		switch err := ask(); {
+		case ctx.Err() != nil:
+			return
+		case err != nil && !silent:
+			silent = true
+			tell(began)
+		case err == nil && silent:
+			silent = false
+			tell(time.Time{})
+		}
+	}
+}
+
 // pause gathers changes.
 const pause = 100 * time.Millisecond
 
 // byRecords shows what the records and the mount table say, until there is a node to ask.
-func (c Config) byRecords(ctx context.Context, show func([]nodeserver.Volume) error) error {
+func (c Config) byRecords(ctx context.Context, shown display) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	changes, err := newChanges(ctx, c.RootDir, c.Mounts, nodeserver.WatchNodes)
@@ -77,7 +130,8 @@ func (c Config) byRecords(ctx context.Context, show func([]nodeserver.Volume) er
 			return err
 		}
 		volumes, err := nodeserver.VolumesOf(found)
-		if err := errors.Join(err, show(volumes)); err != nil {
+		slices.SortStableFunc(volumes, rows.Compare)
+		if err := errors.Join(err, shown.show(volumes, nodeserver.ByRecords)); err != nil {
 			return err
 		}
 		if !changes.wait(ctx) {
@@ -170,27 +224,33 @@ func (c *changes) closeWatches() {
 
 // lines prints the volumes that have changed, for pipes and files.
 type lines struct {
-	stream *rows.Stream
-	shown  map[rows.Key]nodeserver.Volume
+	stream  *rows.Stream
+	err     io.Writer
+	shown   map[rows.Key]rows.Row
+	knownBy string
 }
 
 func newLines(format string, out, errOut io.Writer) *lines {
-	return &lines{rows.NewStream(format, out, errOut), make(map[rows.Key]nodeserver.Volume)}
+	return &lines{stream: rows.NewStream(format, out, errOut), err: errOut, shown: make(map[rows.Key]rows.Row)}
 }
 
-func (l *lines) show(all []nodeserver.Volume) error {
-	there := make(map[rows.Key]nodeserver.Volume, len(all))
-	for _, v := range all {
-		key := l.keyOf(v, there)
-		there[key] = v
-		if err := l.stream.PrintRow(key, rows.OfNode(v)); err != nil {
+func (l *lines) show(all []nodeserver.Volume, knownBy string) error {
+	if knownBy != l.knownBy {
+		l.knownBy = knownBy
+		fmt.Fprintf(l.err, "From here on known by %s.\n", source(knownBy))
+	}
+	there := make(map[rows.Key]rows.Row, len(all))
+	for i, row := range rows.AllOf(all, time.Now()) {
+		key := l.keyOf(all[i].PodUID, row, there)
+		there[key] = row
+		if err := l.stream.PrintRow(key, row); err != nil {
 			return err
 		}
 	}
-	for key, v := range l.shown {
+	for key, row := range l.shown {
 		if _, still := there[key]; !still {
-			v.State, v.Error, v.Server = string(volumemanager.StateUnmounted), "", nil
-			if err := l.stream.PrintRow(key, rows.OfNode(v)); err != nil {
+			row.State, row.Error, row.Server = string(volumemanager.StateUnmounted), "", ""
+			if err := l.stream.PrintRow(key, row); err != nil {
 				return err
 			}
 		}
@@ -199,15 +259,17 @@ func (l *lines) show(all []nodeserver.Volume) error {
 	return nil
 }
 
+func (l *lines) silent(since time.Time) { fmt.Fprintln(l.err, silenceText(since)) }
+
 // keyOf is the key under which a volume was shown before, or else one that is free: a volume may be
 // found beside the pod's of its name.
-func (l *lines) keyOf(v nodeserver.Volume, there map[rows.Key]nodeserver.Volume) (free rows.Key) {
+func (l *lines) keyOf(uid string, row rows.Row, there map[rows.Key]rows.Row) (free rows.Key) {
 	found := false
-	for key := (rows.Key{Pod: types.UID(v.PodUID), Volume: v.Volume}); ; key.Volume += "+" {
+	for key := (rows.Key{Pod: types.UID(uid), Volume: row.Volume}); ; key.Volume += "+" {
 		before, known := l.shown[key]
 		_, taken := there[key]
 		switch {
-		case !taken && known && before.Path == v.Path:
+		case !taken && known && before.Path == row.Path:
 			return key
 		case !taken && !found:
 			free, found = key, true
@@ -218,10 +280,16 @@ func (l *lines) keyOf(v nodeserver.Volume, there map[rows.Key]nodeserver.Volume)
 	}
 }
 
-func rowOf(v nodeserver.Volume) rows.Row {
-	r := rows.Row{Pod: v.PodName(), Volume: v.Volume, Plugin: v.Plugin, Source: v.Source, State: v.State, Path: v.Path, DurationSeconds: v.DurationSeconds, Error: v.Error}
-	if v.Server != nil && !v.Server.Answers {
-		r.Server = v.Server.Name + " does not answer"
+func source(knownBy string) string {
+	if knownBy == nodeserver.ByNode {
+		return "podvol run-node, which runs"
 	}
-	return r
+	return "the records and the mount table: no podvol run-node answers"
+}
+
+func silenceText(since time.Time) string {
+	if since.IsZero() {
+		return "podvol run-node answers again."
+	}
+	return "podvol run-node has not answered since " + since.Format(time.TimeOnly) + ": all this may be old."
 }

@@ -2,11 +2,14 @@ package live
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"io/fs"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
@@ -31,7 +34,7 @@ func TestAPipeGetsChangedRowsAlone(t *testing.T) {
 		{volume("b", "mounted", "")},
 		{volume("a", "mounted", ""), volume("b", "mounted", "")},
 	} {
-		if err := l.show(all); err != nil {
+		if err := l.show(all, nodeserver.ByNode); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -56,7 +59,7 @@ func TestVolumesOfOneName(t *testing.T) {
 		l := newLines("wide", &out, &errOut)
 		for _, all := range [][]nodeserver.Volume{{pods, found}, {found, pods}, {tc.stays}} {
 			slices.SortFunc(all, rows.Compare)
-			if err := l.show(all); err != nil {
+			if err := l.show(all, nodeserver.ByNode); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -74,13 +77,14 @@ func TestAFrameFitsTheTerminal(t *testing.T) {
 		all = append(all, volume("data\x1b[2J", "failed", "no answer\nadvice"))
 	}
 	all[0].WaitsFor, all[1].Operation, all[1].Error = "server nas1 to answer", "set-up", ""
-	for columns, height := range map[int]int{80: 24, 120: 10, 200: 60} {
-		lines, err := frame(all, columns, height)
+	f := frame{all: all, knownBy: nodeserver.ByNode}
+	for columns, height := range map[int]int{40: 24, 80: 24, 120: 10, 200: 110} {
+		lines, err := f.lines(columns, height)
 		if err != nil {
 			t.Fatal(err)
 		}
 		text := strings.Join(lines, "\n")
-		if len(lines) >= height || height < 50 && !strings.Contains(text, "more") || height > 50 && len(lines) != 51 {
+		if len(lines) >= height || height < 50 && !strings.Contains(text, "more") || height > 50 && len(lines) != 102 {
 			t.Errorf("%d lines at a height of %d", len(lines), height)
 		}
 		for _, line := range lines {
@@ -88,13 +92,71 @@ func TestAFrameFitsTheTerminal(t *testing.T) {
 				t.Errorf("at %d columns: %q", columns, line)
 			}
 		}
-		if columns == 200 && (!strings.Contains(lines[1], "server nas1 to answer") || !strings.Contains(lines[2], "set-up under way") || !strings.Contains(lines[3], "no answer") || strings.Contains(text, "advice")) {
+		if lines[2] != "  waits for server nas1 to answer" || lines[4] != "  set-up under way" || lines[6] != "  no answer" || strings.Contains(text, "advice") {
 			t.Errorf("%s", text)
 		}
 	}
-	if lines, err := frame(nil, 80, 24); err != nil || strings.Join(lines, "") != "No volumes." {
+	if lines, err := (frame{}).lines(80, 24); err != nil || lines[0] != "No volumes." {
 		t.Errorf("%q, %v", lines, err)
 	}
+}
+
+func TestTheFootSaysWhetherTheNodeLives(t *testing.T) {
+	s := &screen{}
+	for want, tell := range map[string]func(){
+		"no podvol run-node answers":   func() { _ = s.show(nil, nodeserver.ByRecords) },
+		"known by podvol run-node":     func() { _ = s.show(nil, nodeserver.ByNode) },
+		"has not answered since 1":     func() { _ = s.show(nil, nodeserver.ByNode); s.silent(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)) },
+		"podvol run-node has ended":    func() { _ = s.show(nil, nodeserver.ByNode); _ = s.show(nil, nodeserver.ByRecords) },
+		"by podvol run-node; Ctrl-C e": func() { _ = s.show(nil, nodeserver.ByNode); s.silent(time.Now()); s.silent(time.Time{}) },
+	} {
+		s.shown = frame{}
+		if tell(); !strings.Contains(s.shown.foot(), want) {
+			t.Errorf("%q, want %q", s.shown.foot(), want)
+		}
+	}
+}
+
+func TestPodsOfOneNameAreToldApart(t *testing.T) {
+	volumes := []nodeserver.Volume{
+		{Namespace: "shop", Pod: "web", PodUID: "u1", Node: "n1"}, {Namespace: "shop", Pod: "web", PodUID: "u2", Node: "n2"}, {Namespace: "shop", Pod: "web", PodUID: "u3", Node: "n2"},
+		{Namespace: "shop", Pod: "api", PodUID: "u4", Node: "n1"}, {Namespace: "shop", Pod: "db", PodUID: "u5"}, {Namespace: "shop", Pod: "db", PodUID: "u6", Node: "n2"},
+	}
+	names := frame{all: volumes}.names()
+	for uid, want := range map[string]string{"u1": "shop/web (n1)", "u2": "shop/web (u2)", "u3": "shop/web (u3)", "u4": "shop/api", "u5": "shop/db (u5)", "u6": "shop/db (n2)"} {
+		if names[uid] != want {
+			t.Errorf("%s is %q, want %q", uid, names[uid], want)
+		}
+	}
+	var out, errOut bytes.Buffer
+	if err := newLines("json", &out, &errOut).show(volumes[:2], nodeserver.ByNode); err != nil || !strings.Contains(out.String(), `"podUID":"u1","node":"n1"`) {
+		t.Errorf("%v: %s", err, out.String())
+	}
+}
+
+// A node that stops answering is told of once, and so is that it answers again.
+func TestASilentNodeIsToldOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		began, asked, told := time.Now(), 0, []time.Duration(nil)
+		listen(ctx, time.Second, func() error {
+			switch asked++; asked {
+			case 2, 3:
+				return errors.New("no answer")
+			case 5:
+				cancel()
+			}
+			return nil
+		}, func(since time.Time) {
+			if since.IsZero() {
+				since = began
+			}
+			told = append(told, since.Sub(began))
+		})
+		if !slices.Equal(told, []time.Duration{2 * time.Second, 0}) {
+			t.Errorf("it told %v", told)
+		}
+	})
 }
 
 func TestRedrawOverwritesTheLastTable(t *testing.T) {

@@ -2,6 +2,7 @@ package live
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
+	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/examples/podvol/internal/table"
 )
 
@@ -27,7 +29,7 @@ type screen struct {
 	ended   sync.WaitGroup
 
 	mu    sync.Mutex
-	all   []nodeserver.Volume
+	shown frame
 	drawn []string // the lines of the last table
 }
 
@@ -56,11 +58,22 @@ func (s *screen) close() {
 	s.ended.Wait()
 }
 
-func (s *screen) show(all []nodeserver.Volume) error {
+func (s *screen) show(all []nodeserver.Volume, knownBy string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all = all
+	s.shown.ended = s.shown.ended || s.shown.knownBy == nodeserver.ByNode && knownBy != nodeserver.ByNode
+	if knownBy == nodeserver.ByNode {
+		s.shown.ended = false
+	}
+	s.shown.all, s.shown.knownBy, s.shown.changed, s.shown.silent = all, knownBy, time.Now(), time.Time{}
 	return s.draw()
+}
+
+func (s *screen) silent(since time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shown.silent = since
+	_ = s.draw() // the next change says so
 }
 
 // draw draws the table. The caller holds the lock.
@@ -69,7 +82,7 @@ func (s *screen) draw() error {
 	if columns == 0 {
 		return errors.New("the terminal is gone")
 	}
-	lines, err := frame(s.all, columns, height)
+	lines, err := s.shown.lines(columns, height)
 	if err != nil {
 		return err
 	}
@@ -95,35 +108,102 @@ func redraw(shown, lines []string, columns int) string {
 	return b.String()
 }
 
-// frame are the lines of a table that fits a terminal; what it has no room for is counted.
-func frame(all []nodeserver.Volume, columns, height int) ([]string, error) {
+// frame is what a screen shows.
+type frame struct {
+	all     []nodeserver.Volume
+	knownBy string
+	ended   bool // the node that knew them
+	changed time.Time
+	silent  time.Time // since when the node has not answered
+}
+
+// narrow terminals have no room for times.
+const narrow = 60
+
+// lines are a table that fits a terminal, below each volume what it waits for, and last by what all
+// this is known. What it has no room for is counted.
+func (f frame) lines(columns, height int) ([]string, error) {
 	var out bytes.Buffer
-	t := table.New(&out, table.Column{Head: "POD"}, table.Column{Head: "VOLUME"}, table.Column{Head: "STATE", Whole: true}, table.Column{Head: "SINCE", Whole: true},
-		table.Column{Head: "SOURCE"}, table.Column{Head: "WAITS FOR, OR ERROR", Short: "WAITS FOR"}).Limit(columns)
-	cells := make([][]string, len(all))
-	for i, v := range all {
-		since := "-"
+	heads := []table.Column{{Head: "POD"}, {Head: "VOLUME"}, {Head: "STATE", Whole: true}, {Head: "SOURCE"}, {Head: "SINCE", Whole: true}}
+	if columns < narrow {
+		heads = heads[:4]
+	}
+	t, names := table.New(&out, heads...).Limit(columns), f.names()
+	var cells [][]string
+	var details []string
+	room := max(1, height-4)
+	for i, v := range f.all {
+		since, below := "-", detail(v)
 		if !v.Since.IsZero() {
 			since = v.Since.Local().Format(time.TimeOnly)
 		}
-		cells[i] = []string{v.PodName(), v.Volume, v.State, since, table.Dash(v.Source), table.Dash(detail(v))}
-	}
-	left := 0
-	if room := max(1, height-3); len(cells) > room && height > 0 {
-		left = len(cells) - room
-		cells = cells[:room]
+		if room--; below != "" {
+			room--
+		}
+		if room < 0 && i > 0 && height > 0 {
+			break
+		}
+		cells = append(cells, []string{names[v.PodUID], v.Volume, v.State, table.Dash(cmp.Or(v.Source, v.Claim)), since}[:len(heads)])
+		details = append(details, below)
 	}
 	if err := t.Print(cells...); err != nil {
 		return nil, err
 	}
-	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
-	switch {
-	case len(all) == 0:
-		lines = []string{"No volumes."}
-	case left > 0:
-		lines = append(lines, table.Shorten(fmt.Sprintf("… and %d more", left), columns))
+	var lines []string
+	for i, line := range strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n") {
+		lines = append(lines, line)
+		if i > 0 && details[i-1] != "" {
+			lines = append(lines, table.Cut("  "+plaintext.Cell(details[i-1]), columns))
+		}
 	}
-	return lines, nil
+	if len(f.all) == 0 {
+		lines = []string{"No volumes."}
+	}
+	if left := len(f.all) - len(cells); left > 0 {
+		lines = append(lines, table.Cut(fmt.Sprintf("… and %d more", left), columns))
+	}
+	return append(lines, table.Cut(f.foot(), columns)), nil
+}
+
+// foot says by what the volumes are known, and when that was.
+func (f frame) foot() string {
+	switch at := f.changed.Format(time.TimeOnly); {
+	case !f.silent.IsZero():
+		return silenceText(f.silent)
+	case f.knownBy == nodeserver.ByNode:
+		return at + ", known by podvol run-node; Ctrl-C ends this."
+	case f.ended:
+		return at + ", known by the records: podvol run-node has ended."
+	default:
+		return at + ", known by the records: no podvol run-node answers."
+	}
+}
+
+// names are the pods' names by their UIDs. Pods of one name are told apart by their nodes, or else
+// by their UIDs.
+func (f frame) names() map[string]string {
+	shared, of := rows.SharedNames(f.all), make(map[string]string) // pods by name and node
+	alike := make(map[string]bool)
+	for _, v := range f.all {
+		key := v.PodName() + " " + v.Node
+		if uid, known := of[key]; known && uid != v.PodUID {
+			alike[key] = true
+		}
+		of[key] = v.PodUID
+	}
+	names := make(map[string]string)
+	for _, v := range f.all {
+		name := v.PodName()
+		switch {
+		case !shared[name]:
+		case v.Node == "" || alike[name+" "+v.Node]:
+			name += " (" + v.PodUID + ")"
+		default:
+			name += " (" + v.Node + ")"
+		}
+		names[v.PodUID] = name
+	}
+	return names
 }
 
 // detail is the first line of what there is to say of a volume.
@@ -131,7 +211,7 @@ func detail(v nodeserver.Volume) string {
 	text := v.Error
 	switch {
 	case v.WaitsFor != "":
-		text = v.WaitsFor
+		text = "waits for " + v.WaitsFor
 	case v.Operation != "":
 		text = v.Operation + " under way"
 	}

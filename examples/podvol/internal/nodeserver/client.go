@@ -183,6 +183,15 @@ func Watch(ctx context.Context, rootDir string, show func(map[string]Volume) err
 	}
 }
 
+// Alive asks the podvol run-node that keeps a root directory whether it is alive.
+func Alive(ctx context.Context, rootDir string) error {
+	answer, err := ask(ctx, rootDir, "/healthz", patience)
+	if err == nil {
+		err = answer.Body.Close()
+	}
+	return err
+}
+
 // WatchNodes tells when the podvol run-node of a root directory of this machine begins or ends.
 func WatchNodes() (*manifestdir.Watch, error) { return manifestdir.NewWatch(socketDir) }
 

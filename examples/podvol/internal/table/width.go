@@ -77,6 +77,20 @@ func Shorten(text string, columns int) string {
 	return string(runes[:from]) + "…" + string(runes[until:])
 }
 
+// Cut shortens a text to so many columns. What is left out is at the end, as of a sentence.
+func Cut(text string, columns int) string {
+	if Width(text) <= columns {
+		return text
+	}
+	left := columns - 1
+	for at, r := range text {
+		if left -= runeWidth(r); left < 0 {
+			return text[:at] + "…"
+		}
+	}
+	return text
+}
+
 // least is the width below which lines are not broken: a terminal breaks them better.
 const least = 20
 
