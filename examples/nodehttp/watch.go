@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -13,11 +14,12 @@ import (
 
 // Watch tells clients of changed rows as server-sent events, which browsers read by EventSource; see
 // [WatchPage]. Each event is an [Event] in JSON. It tells only of what has changed, and does
-// nothing while nothing changes. At most 16 clients watch at each server, so that those of one
-// leave room at another. Its methods are safe for concurrent use. The zero value is ready.
+// nothing while nothing changes. With rows=none in its query a client is told that something has
+// changed, rows or other things, in events without rows: for one that asks elsewhere then. At most
+// 16 clients watch at each server, so that those of one leave room at another. Its methods are safe
+// for concurrent use. The zero value is ready.
 type Watch struct {
-	// Also is called by each Changed, and must not block; nil: nothing is.
-	Also func()
+	version atomic.Uint64
 
 	mu      sync.Mutex
 	clients map[chan struct{}]any // and the server of each
@@ -40,11 +42,15 @@ const (
 	watchPause = 100 * time.Millisecond
 )
 
+// Version is another number after each change.
+func (w *Watch) Version() uint64 { return w.version.Load() }
+
 // Changed says that rows may have changed. It never blocks; see Manager.Subscribe.
-func (w *Watch) Changed(volumemanager.VolumeStatus) {
-	if w.Also != nil {
-		w.Also()
-	}
+func (w *Watch) Changed(volumemanager.VolumeStatus) { w.Notify() }
+
+// Notify says that rows, or other things that a page shows, may have changed. It never blocks.
+func (w *Watch) Notify() {
+	w.version.Add(1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for news := range w.clients {
@@ -95,19 +101,18 @@ func (w *Watch) handler(explain func() []volumemanager.VolumeStatus) http.Handle
 		_ = conn.SetReadDeadline(time.Time{}) // which would end the request
 		rw.Header().Set("Content-Type", "text/event-stream")
 		rw.Header().Set("Cache-Control", "no-store")
-		told := make(map[string][sha256.Size]byte)
+		next := newsOf(explain)
+		if r.URL.Query().Get("rows") == "none" {
+			next = func() ([]byte, bool, error) { return []byte(`{"volumes":{}}`), true, nil }
+		}
 		for first := true; ; first = false {
 			began := time.Now()
-			event, err := changesOf(explain(), told)
-			if err != nil {
-				return
-			}
-			text, err := json.Marshal(event)
+			text, changed, err := next()
 			if err != nil {
 				return
 			}
 			took := time.Since(began) // without the time that the client takes
-			if (first || len(event.Volumes)+len(event.Gone) > 0) && !send(conn, rw, text) {
+			if (first || changed) && !send(conn, rw, text) {
 				return
 			}
 			pause := time.NewTimer(max(watchPause, 9*took))
@@ -123,6 +128,19 @@ func (w *Watch) handler(explain func() []volumemanager.VolumeStatus) http.Handle
 				return
 			}
 		}
+	}
+}
+
+// newsOf returns what a client of rows is told next, and whether that is anything.
+func newsOf(explain func() []volumemanager.VolumeStatus) func() ([]byte, bool, error) {
+	told := make(map[string][sha256.Size]byte)
+	return func() ([]byte, bool, error) {
+		event, err := changesOf(explain(), told)
+		if err != nil {
+			return nil, false, err
+		}
+		text, err := json.Marshal(event)
+		return text, len(event.Volumes)+len(event.Gone) > 0, err
 	}
 }
 

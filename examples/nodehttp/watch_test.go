@@ -62,13 +62,13 @@ func newPipeListener() *pipeListener {
 // open begins to watch.
 func (w *watched) open(t *testing.T) (answer *http.Response, events *bufio.Reader) {
 	t.Helper()
-	return openAt(t, w.listener)
+	return openAt(t, w.listener, "/watch")
 }
 
-func openAt(t *testing.T, l *pipeListener) (answer *http.Response, events *bufio.Reader) {
+func openAt(t *testing.T, l *pipeListener, path string) (answer *http.Response, events *bufio.Reader) {
 	t.Helper()
 	conn := l.dial()
-	go func() { _, _ = io.WriteString(conn, "GET /watch HTTP/1.1\r\nHost: x\r\n\r\n") }()
+	go func() { _, _ = io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n") }()
 	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -141,6 +141,27 @@ func TestWatchTellsOfChangesAlone(t *testing.T) {
 	})
 }
 
+// A client that asks elsewhere is told that something has changed, and costs no look at the rows.
+func TestWatchWithoutRows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatched(t)
+		w.set(claimRow("a", "web"))
+		_, events := openAt(t, w.listener, "/watch?rows=none")
+		before := w.watch.Version()
+		for range 3 { // the first, and after changes of other things than rows
+			if states, gone := next(t, events); len(states) != 0 || len(gone) != 0 {
+				t.Errorf("%v, gone %v", states, gone)
+			}
+			for range 100 {
+				w.watch.Notify() // which is one event
+			}
+		}
+		if w.watch.Version() == before || w.told != 0 {
+			t.Errorf("version %d, the rows were asked for %d times", w.watch.Version(), w.told)
+		}
+	})
+}
+
 func TestWatchersLeaveRoomForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatched(t)
@@ -153,7 +174,7 @@ func TestWatchersLeaveRoomForOthers(t *testing.T) {
 		if text, err := io.ReadAll(answer.Body); answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(text), "too many") || err != nil {
 			t.Errorf("one more: %s, %q, %v", answer.Status, text, err)
 		}
-		if answer, _ := openAt(t, w.other); answer.StatusCode != http.StatusOK {
+		if answer, _ := openAt(t, w.other, "/watch"); answer.StatusCode != http.StatusOK {
 			t.Errorf("at the other server: %s", answer.Status)
 		}
 	})

@@ -1,16 +1,18 @@
 // Package nodepage shows the volumes of a node to people, as one page of HTML. The server
-// renders all of it, so it needs no script. With one it updates itself: the script asks for
-// the next state, the server answers when there is one, and the script puts the difference in
-// place. The page has nothing from elsewhere, and its policy lets it load nothing.
+// renders all of it, so it needs no script. With one it updates itself: the script watches the
+// node by the path watch beside the page (nodehttp.WatchPage), asks for the page anew after a
+// change, and puts the difference in place. The page has nothing from elsewhere, and its policy
+// lets it load nothing.
 package nodepage
 
 import (
+	"context"
 	"fmt"
 	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
+	"github.com/podvol/podvol/examples/nodehttp/nodeevents"
 	"github.com/podvol/podvol/examples/nodehttp/nodepage/internal/markup"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -25,6 +27,11 @@ type Config struct {
 	Drivers func() []Driver
 	// Damaged says which records are lost; nil: the page says nothing about that.
 	Damaged func() error
+	// Events are what happened lately, the oldest first; nil: the page has none.
+	Events func() []nodeevents.Event
+	// Version is another number after each change of anything that the page shows. The clients of
+	// the path watch must be told of the same changes, as [nodehttp.Watch] does both.
+	Version func() uint64
 }
 
 // Driver is a CSI driver as the page shows it.
@@ -40,76 +47,45 @@ type Driver struct {
 	Since time.Time
 }
 
-const (
-	// pause is the least time between two looks at the node, however many look at the page.
-	pause = time.Second
-	// longest is how long a request waits for a change. Then the ages are new at least.
-	longest = 25 * time.Second
-	// maxWaiting is how many requests wait for a change, each with a connection of its own.
-	// Further ones are refused, and their pages ask from time to time.
-	maxWaiting = 16
-)
+// pause is the least time between two looks at the node, however many look at the page, and how
+// long a look is young.
+const pause = time.Second
 
-// Page is the page of a node. Changed and ServeHTTP may be called concurrently.
+// Page is the page of a node. ServeHTTP may be called concurrently.
 type Page struct {
 	config Config
 	page   *markup.Template[view]
-	begun  int64 // tells the versions of two processes apart
 
-	mu      sync.Mutex
-	version uint64
-	changed chan struct{} // closed by the next change; nil: nobody waits
-	waiting int
-
-	looking sync.Mutex // held during a look at the node
-	shared  *look      // the last look, while it is young
-	next    time.Time  // when the next look may be
+	mu     sync.Mutex // held during a look at the node, which is one at its memory
+	shared *look      // the last look, while it is young
+	next   time.Time  // when the next look may be
 }
 
 // look is the state of a node at a time.
 type look struct {
-	version string
+	version uint64
 	taken   time.Time
 	rows    []volumemanager.VolumeStatus
 	drivers []Driver
 	damaged error
+	events  events
 }
 
-// New returns a page. Show must be called before its first request.
-func New() *Page {
+// New returns a page.
+func New(config Config) *Page {
 	page, err := markup.Parse[view](source)
 	if err != nil {
 		panic(fmt.Sprintf("page.html: %v", err))
 	}
-	return &Page{page: page, begun: time.Now().UnixNano()}
-}
-
-// Show says what the page shows.
-func (p *Page) Show(config Config) { p.config = config }
-
-// Changed says that the node has another state. It does not block, and may be called by a
-// subscriber of the manager, before Show too.
-func (p *Page) Changed() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.version++
-	if p.changed != nil {
-		close(p.changed)
-		p.changed = nil
-	}
+	return &Page{config: config, page: page}
 }
 
 // ServeHTTP answers with the page. The parameter q is a text that volumes must have, state is
-// a state that they must have, and page counts from 1. With after, the version of a page, the
-// answer waits for another version.
+// a state that they must have, and page counts from 1.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if after := r.URL.Query().Get("after"); after != "" && !p.wait(r, after) {
-		w.Header().Set("Retry-After", "10")
-		http.Error(w, "too many pages wait for changes", http.StatusServiceUnavailable)
-		return
-	}
-	if r.Context().Err() != nil {
-		return
+	l := p.look(r.Context())
+	if l == nil {
+		return // the client has gone
 	}
 	header := w.Header()
 	header.Set("Content-Type", "text/html; charset=utf-8")
@@ -119,70 +95,40 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Cross-Origin-Resource-Policy", "same-origin")
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("X-Content-Type-Options", "nosniff")
-	_, _ = w.Write(p.page.Execute(newView(p.config.Node, p.look(), r.URL.Query()))) // the client has gone
+	_, _ = w.Write(p.page.Execute(newView(p.config.Node, l, r.URL.Query()))) // the client has gone
 }
 
-// wait waits until there is another version than after, and a new look may be taken. It
-// returns false at once where too many requests wait.
-func (p *Page) wait(r *http.Request, after string) bool {
+// look returns the state of the node as it is now, or later. It waits where the node has changed
+// since the last look and may not be looked at again yet. It returns nil once ctx has ended.
+func (p *Page) look(ctx context.Context) *look {
+	asked := time.Now()
+	for ctx.Err() == nil {
+		l, wait := p.lookSince(asked)
+		if l != nil {
+			return l
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+	return nil
+}
+
+// lookSince looks at the node, or takes the last look while that is young, and the node has not
+// changed since, or not since the page was asked for. Otherwise it returns how long to wait.
+func (p *Page) lookSince(asked time.Time) (*look, time.Duration) {
 	p.mu.Lock()
-	if after != p.versionLocked() {
-		p.mu.Unlock()
-		return p.rest(r)
+	defer p.mu.Unlock()
+	l := &look{version: p.config.Version(), taken: time.Now()}
+	if left := p.next.Sub(l.taken); left > 0 && p.shared != nil {
+		if p.shared.version == l.version || p.shared.taken.After(asked) {
+			return p.shared, 0
+		}
+		return nil, left
 	}
-	if p.waiting >= maxWaiting {
-		p.mu.Unlock()
-		return false
-	}
-	if p.changed == nil {
-		p.changed = make(chan struct{})
-	}
-	changed := p.changed
-	p.waiting++
-	p.mu.Unlock()
-	defer func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.waiting--
-	}()
-	enough := time.NewTimer(longest)
-	defer enough.Stop()
-	select {
-	case <-changed:
-	case <-enough.C:
-	case <-r.Context().Done():
-	}
-	return p.rest(r)
-}
-
-// rest waits for the end of the pause after the last look. It always returns true.
-func (p *Page) rest(r *http.Request) bool {
-	p.looking.Lock()
-	left := time.Until(p.next)
-	p.looking.Unlock()
-	timer := time.NewTimer(left)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-r.Context().Done():
-	}
-	return true
-}
-
-func (p *Page) versionLocked() string {
-	return strconv.FormatInt(p.begun, 36) + "-" + strconv.FormatUint(p.version, 10)
-}
-
-// look looks at the node, or takes the last look while that is young.
-func (p *Page) look() *look {
-	p.looking.Lock()
-	defer p.looking.Unlock()
-	if p.shared != nil && time.Now().Before(p.next) {
-		return p.shared
-	}
-	p.mu.Lock()
-	l := &look{version: p.versionLocked(), taken: time.Now()}
-	p.mu.Unlock()
 	l.rows = p.config.Rows()
 	if p.config.Drivers != nil {
 		l.drivers = p.config.Drivers()
@@ -190,13 +136,16 @@ func (p *Page) look() *look {
 	if p.config.Damaged != nil {
 		l.damaged = p.config.Damaged()
 	}
+	if p.config.Events != nil {
+		l.events = newEvents(p.config.Events(), l.rows)
+	}
 	p.shared, p.next = l, time.Now().Add(pause)
 	time.AfterFunc(pause, func() { // nobody may look for days
-		p.looking.Lock()
-		defer p.looking.Unlock()
+		p.mu.Lock()
+		defer p.mu.Unlock()
 		if p.shared == l {
 			p.shared = nil
 		}
 	})
-	return l
+	return l, 0
 }

@@ -14,8 +14,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/examples/nodehttp"
+	"github.com/podvol/podvol/examples/nodehttp/nodeevents"
 	"github.com/podvol/podvol/examples/nodehttp/nodepage/internal/markup"
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
@@ -28,7 +32,9 @@ import (
 type state struct {
 	mu    sync.Mutex
 	rows  []volumemanager.VolumeStatus
+	past  nodeevents.Ring
 	looks int
+	watch nodehttp.Watch
 }
 
 func (s *state) get() []volumemanager.VolumeStatus {
@@ -38,17 +44,16 @@ func (s *state) get() []volumemanager.VolumeStatus {
 	return append([]volumemanager.VolumeStatus{}, s.rows...)
 }
 
-func (s *state) set(p *Page, rows ...volumemanager.VolumeStatus) {
+func (s *state) set(rows ...volumemanager.VolumeStatus) {
 	s.mu.Lock()
 	s.rows = rows
 	s.mu.Unlock()
-	p.Changed()
+	s.watch.Notify()
 }
 
 func newPage(rows ...volumemanager.VolumeStatus) (*Page, *state) {
-	s, p := &state{rows: rows}, New()
-	p.Show(Config{Node: "node1", Rows: s.get})
-	return p, s
+	s := &state{rows: rows}
+	return New(Config{Node: "node1", Rows: s.get, Events: s.past.All, Version: s.watch.Version}), s
 }
 
 // get is the answer to a request for a path.
@@ -89,14 +94,26 @@ func hostileRows() []volumemanager.VolumeStatus {
 	return []volumemanager.VolumeStatus{v}
 }
 
+// hostileEvents are about those rows, and about others.
+func hostileEvents(s *state) {
+	for _, name := range []string{hostile, "other " + hostile} {
+		about := metav1.ObjectMeta{Namespace: hostile, Name: name, UID: types.UID(name)}
+		for range 2 {
+			s.past.Pods(nil).Event(&v1.Pod{ObjectMeta: about}, hostile, hostile, hostile)
+			s.past.Storage(nil).Event(&v1.PersistentVolumeClaim{ObjectMeta: about}, v1.EventTypeWarning, hostile, hostile)
+		}
+	}
+}
+
 // What others choose is text, wherever it is shown.
 func TestNothingOfOthersIsMarkup(t *testing.T) {
-	s, p := &state{rows: hostileRows()}, New()
-	p.Show(Config{Node: hostile, Rows: s.get, Damaged: func() error { return errors.New(hostile) }, Drivers: func() []Driver {
+	s := &state{rows: hostileRows()}
+	hostileEvents(s)
+	p := New(Config{Node: hostile, Rows: s.get, Version: s.watch.Version, Events: s.past.All, Damaged: func() error { return errors.New(hostile) }, Drivers: func() []Driver {
 		return []Driver{{Name: hostile, Version: hostile, State: hostile, Error: hostile, Calls: []string{hostile}, Trouble: true, Since: time.Now()}}
 	}})
 	text := get(t, p, "/").Body.String()
-	if n := strings.Count(text, "&lt;img src=x onerror="); n < 15 {
+	if n := strings.Count(text, "&lt;img src=x onerror="); n < 30 {
 		t.Errorf("the text is shown %d times only", n)
 	}
 	asked := get(t, p, "/?q=%3Cimg&state=%22%3E%3Cscript%3E&page=%3Cb%3E").Body.String()
@@ -124,7 +141,9 @@ func TestThePageIsHTMLTemplates(t *testing.T) {
 	for i := range 300 {
 		rows = append(rows, mounted(fmt.Sprint(i), "a+b"))
 	}
-	l := &look{version: hostile, taken: time.Now(), rows: rows, damaged: errors.New(hostile), drivers: []Driver{{Name: hostile, Version: hostile, State: hostile, Error: hostile, Calls: []string{hostile}}, {Name: "idle"}}}
+	s := &state{rows: rows}
+	hostileEvents(s)
+	l := &look{events: newEvents(s.past.All(), rows), taken: time.Now(), rows: rows, damaged: errors.New(hostile), drivers: []Driver{{Name: hostile, Version: hostile, State: hostile, Error: hostile, Calls: []string{hostile}}, {Name: "idle"}}}
 	for _, l := range []*look{l, {taken: time.Now()}} {
 		for _, query := range []string{"", "?page=2", "?state=troubled", "?q=%22%3E%3Cimg&state=%22%3E%3Cscript%3E"} {
 			v := newView(hostile, l, httptest.NewRequest(http.MethodGet, "/"+query, nil).URL.Query())
@@ -235,99 +254,99 @@ func TestPlainText(t *testing.T) {
 	}
 }
 
-var version = regexp.MustCompile(`data-version="([^"]*)"`)
-
-// versionOf is the version of an answer.
-func versionOf(t *testing.T, answer *httptest.ResponseRecorder) string {
-	t.Helper()
-	found := version.FindStringSubmatch(answer.Body.String())
-	if found == nil {
-		t.Fatalf("%d: %s", answer.Code, answer.Body)
-	}
-	return found[1]
-}
-
-// A request for the next page is answered by a change, at once, or after a while.
-func TestNextPageComesWithAChange(t *testing.T) {
+// A page that is asked for after a change shows it, also while the last look is young: it waits
+// for the next one.
+func TestPageShowsWhatIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, s := newPage(mounted("web", "data"))
-		now := versionOf(t, get(t, p, "/"))
-		time.Sleep(10 * time.Second) // virtual
-		answered := make(chan *httptest.ResponseRecorder)
-		go func() { answered <- get(t, p, "/?after="+now) }()
-		synctest.Wait()
-		select {
-		case <-answered:
-			t.Fatal("it was answered without a change")
-		default:
-		}
+		get(t, p, "/")
 		began := time.Now()
-		s.set(p, failed("web", "data", errors.New("a new error")))
-		next := <-answered
-		if text := next.Body.String(); !strings.Contains(text, "a new error") || time.Since(began) != 0 {
+		get(t, p, "/")
+		if s.looks != 1 || time.Since(began) != 0 {
+			t.Errorf("%d looks at a node that is the same, after %v", s.looks, time.Since(began))
+		}
+		s.set(failed("web", "data", errors.New("a new error")))
+		if text := get(t, p, "/").Body.String(); !strings.Contains(text, "a new error") || time.Since(began) != pause {
 			t.Errorf("after %v: %s", time.Since(began), text)
 		}
-
-		// A change that was missed counts, and the second look waits for the end of its pause.
-		began = time.Now()
-		s.set(p, mounted("web", "other"))
-		if text := get(t, p, "/?after="+versionOf(t, next)).Body.String(); !strings.Contains(text, "other") || time.Since(began) != pause {
-			t.Errorf("after %v: %s", time.Since(began), text)
-		}
-		last := versionOf(t, get(t, p, "/"))
-		began = time.Now()
-		if got := versionOf(t, get(t, p, "/?after="+last)); got != last || time.Since(began) != longest {
-			t.Errorf("without a change: %s after %v", got, time.Since(began))
-		}
+		s.set(mounted("web", "data"))
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel() // the reader has gone
-		if answer := getUntil(ctx, p, "/?after="+last); answer.Body.Len() != 0 {
+		if answer := getUntil(ctx, p, "/"); answer.Body.Len() != 0 {
 			t.Errorf("%s", answer.Body)
 		}
 		time.Sleep(pause) // the last look is forgotten
+		synctest.Wait()
+		if p.shared != nil {
+			t.Error("the last look is kept")
+		}
 	})
 }
 
-// However many look, and however often the node changes, the node is asked once a second;
-// only so many requests wait, and the others hear of it at once.
+// However many look, and however often the node changes, the node is asked once a second, and
+// every reader has an answer soon.
 func TestCrowdCostsLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, s := newPage(mounted("web", "data"))
 		ctx, cancel := context.WithCancel(t.Context())
 		var readers sync.WaitGroup
-		for range maxWaiting {
+		for range 64 {
 			readers.Go(func() {
-				after := ""
 				for ctx.Err() == nil {
-					answer := getUntil(ctx, p, "/?after="+after)
-					if ctx.Err() == nil {
-						after = versionOf(t, answer)
+					began := time.Now()
+					if getUntil(ctx, p, "/"); time.Since(began) > 2*pause {
+						t.Errorf("an answer took %v", time.Since(began))
 					}
+					time.Sleep(10 * time.Millisecond)
 				}
 			})
 		}
 		synctest.Wait()
-		if answer := get(t, p, "/?after="+p.shared.version); answer.Code != http.StatusServiceUnavailable || answer.Header().Get("Retry-After") == "" {
-			t.Errorf("one more is answered %d", answer.Code)
-		}
-		if answer := get(t, p, "/"); answer.Code != http.StatusOK {
-			t.Errorf("one that does not wait is answered %d", answer.Code)
-		}
 		before := s.looks
-		for range 100 {
-			time.Sleep(100 * time.Millisecond)
-			p.Changed()
+		for range 1000 {
+			time.Sleep(10 * time.Millisecond)
+			s.watch.Notify()
 		}
-		synctest.Wait()
 		if looks := s.looks - before; looks < 9 || looks > 11 {
 			t.Errorf("%d looks in ten seconds", looks)
 		}
 		cancel()
 		readers.Wait()
 		time.Sleep(pause)
-		synctest.Wait()
-		if p.shared != nil || p.waiting != 0 {
-			t.Errorf("the last look is kept, or %d wait", p.waiting)
+	})
+}
+
+// What happened is shown where it happened: to the pod, to the claim, once where several pods
+// have it, or beside all volumes.
+func TestPageShowsEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		claimed := mounted("web", "data")
+		claimed.Claim, claimed.PersistentVolume = types.NamespacedName{Namespace: "shop", Name: "d"}, "pv-1"
+		other := claimed
+		other.Pod.Name, other.PodUID = "web2", "uid-web2"
+		p, s := newPage(claimed, other)
+		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "uid-web"}}
+		claim := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "d"}}
+		for i := range maxHistory + 1 {
+			s.past.Pods(nil).Event(pod, v1.EventTypeWarning, "FailedMount", fmt.Sprint("try ", i))
+			time.Sleep(time.Second)
 		}
+		s.past.Storage(nil).Event(claim, v1.EventTypeNormal, "WaitForFirstConsumer", "waits for a pod")
+		time.Sleep(time.Second)
+		s.past.Storage(nil).Event(&v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-1"}}, v1.EventTypeNormal, "Bound", "to shop/d")
+		claim.Name = "alone"
+		time.Sleep(time.Minute)
+		s.past.Storage(nil).Event(claim, v1.EventTypeWarning, "ProvisioningFailed", "no room")
+		text := get(t, p, "/").Body.String()
+		for want, times := range map[string]int{"Last of 7 events: FailedMount, 1 min ago": 1, "try 0": 0, "try 1": 1, "try 6": 1,
+			"Last of 2 events: Bound, 1 min ago": 1, "waits for a pod": 1, "Last event: ProvisioningFailed, 0 s ago": 1, "claim shop/alone": 1} {
+			if got := strings.Count(text, want); got != times {
+				t.Errorf("%q is there %d times", want, got)
+			}
+		}
+		if strings.Contains(get(t, p, "/?q=web").Body.String(), "ProvisioningFailed") {
+			t.Error("a search shows what happened to others")
+		}
+		time.Sleep(pause)
 	})
 }

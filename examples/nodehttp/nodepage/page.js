@@ -2,7 +2,7 @@
 (() => {
   const byId = (id) => document.getElementById(id);
   const [live, summary, updates, field] = ['live', 'summary', 'updates', 'q'].map(byId);
-  let request, timer;
+  let watch, request, again, timer;
 
   // put makes old what fresh is. What stays keeps its focus and its selection: elements with
   // the same id are the same, wherever they are now, and are not moved.
@@ -12,7 +12,7 @@
       old.replaceWith(document.adoptNode(fresh));
       return;
     }
-    for (const {name} of [...old.attributes]) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+    for (const {name} of [...old.attributes]) if (name !== 'open' && !fresh.hasAttribute(name)) old.removeAttribute(name); // a reader opens details
     for (const {name, value} of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
     const ids = new Set([...fresh.childNodes].map((child) => child.id).filter(Boolean));
     for (const child of [...old.childNodes]) if (child.id && !ids.has(child.id)) child.remove();
@@ -34,42 +34,60 @@
 
   function say(element, text) { if (element.textContent !== text) element.textContent = text; }
 
-  function later(seconds) {
+  // once asks after some seconds, unless something asks before.
+  function once(seconds) {
     clearTimeout(timer);
-    timer = setTimeout(load, seconds * 1000);
+    timer = setTimeout(() => {
+      if (watch && watch.readyState === EventSource.CLOSED) listen(); // it was refused
+      load();
+    }, seconds * 1000);
+  }
+
+  // listen hears of changes, and once at the beginning.
+  function listen() {
+    if (watch) watch.close();
+    watch = new EventSource('watch?rows=none');
+    watch.onmessage = watch.onerror = load;
   }
 
   function lost() {
     updates.className = 'lost';
     say(updates, 'The node does not answer. Asking again.');
-    later(3);
+    once(3);
   }
 
-  // load asks for the page: for the next one if after is given, else for what is now.
-  function load(after) {
-    if (request) request.abort();
+  // load asks for the page as it is now. A change meanwhile makes it ask once more.
+  function load() {
+    if (request) { again = true; return; }
     clearTimeout(timer);
     if (document.hidden) return;
-    const asked = new URLSearchParams(location.search);
-    if (after) asked.set('after', after);
     const mine = request = new XMLHttpRequest();
-    mine.open('GET', './?' + asked);
+    mine.open('GET', './' + location.search);
     mine.responseType = 'document';
     mine.timeout = 60000;
-    mine.onerror = mine.ontimeout = lost;
-    mine.onload = () => {
-      if (mine.status === 503) return later(10);
+    mine.onloadend = () => {
+      if (request !== mine) return; // another was asked for
+      request = null;
       const fresh = mine.status === 200 && mine.response && mine.response.getElementById('live');
-      if (!fresh) return lost();
-      const version = fresh.dataset.version;
+      if (!fresh) { again = false; return lost(); }
       say(summary, mine.response.getElementById('summary').textContent);
       put(byId('taken'), mine.response.getElementById('taken'));
       put(live, fresh);
       updates.className = '';
       say(updates, 'It updates itself.');
-      load(version);
+      if (!again) return once(watch?.readyState === EventSource.OPEN ? 30 : 10); // for the ages at least
+      again = false;
+      load();
     };
     mine.send();
+  }
+
+  function stop() {
+    const mine = request;
+    request = null;
+    again = false;
+    if (mine) mine.abort();
+    clearTimeout(timer);
   }
 
   field.form.addEventListener('submit', (event) => { event.preventDefault(); find(); });
@@ -80,10 +98,15 @@
     const asked = new URLSearchParams(new FormData(field.form));
     if (!field.value) asked.delete('q');
     history.replaceState(null, '', './?' + asked);
+    stop();
     load();
   }
 
-  document.addEventListener('visibilitychange', () => { if (document.hidden && request) request.abort(); load(); });
+  document.addEventListener('visibilitychange', () => {
+    if (!document.hidden) return listen();
+    watch?.close();
+    stop();
+  });
   say(updates, 'It updates itself.');
-  load(live.dataset.version);
+  if (!document.hidden) listen();
 })();

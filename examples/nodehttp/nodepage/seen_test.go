@@ -11,8 +11,11 @@ import (
 	"testing"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/examples/nodehttp"
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
@@ -29,6 +32,7 @@ func someNode() []volumemanager.VolumeStatus {
 		Err: &mount.Error{Op: "mount", Source: "10.0.0.9:/spool", Target: "/var/lib/podvol/pods/1/volumes/spool", FSType: "nfs", Cause: mount.ErrHelperMissing}})
 	helper.Server = volumesource.Health{Source: "10.0.0.9", Failures: 4, Since: time.Now().Add(-time.Hour), RetryAt: time.Now().Add(time.Minute), Err: errors.New("connection timed out")}
 	unbound := failed("db-0", "disk", &claimbinding.Error{Claim: types.NamespacedName{Namespace: "shop", Name: "disk-db-0"}, Detail: "no PersistentVolume is large enough", Err: claimbinding.ErrUnbound})
+	unbound.Claim = types.NamespacedName{Namespace: "shop", Name: "disk-db-0"}
 	unbound.State, unbound.Plugin, unbound.Source, unbound.NextRetry = volumemanager.StatePending, "", "", time.Time{}
 	busy := mounted("cache-0", "large")
 	busy.State, busy.Operation, busy.Began, busy.Progress = volumemanager.StatePending, "set-up", time.Now().Add(-5*time.Minute), volume.Progress{Doing: "changing the group of files", Done: 120_000, Total: 400_000}
@@ -38,17 +42,38 @@ func someNode() []volumemanager.VolumeStatus {
 }
 
 // served is a page at an address of the loopback interface.
-func served(t *testing.T, rows ...volumemanager.VolumeStatus) (*Page, *state, string) {
+func served(t *testing.T, rows ...volumemanager.VolumeStatus) (*state, string) {
 	t.Helper()
-	s, p := &state{rows: rows}, New()
-	p.Show(Config{Node: "node1", Rows: s.get, Drivers: func() []Driver {
+	s := &state{rows: rows}
+	someEvents(s)
+	p := New(Config{Node: "node1", Rows: s.get, Events: s.past.All, Version: s.watch.Version, Drivers: func() []Driver {
 		return []Driver{{Name: "csi.example.com", Version: "1.4", State: "answers"},
 			{Name: "slow.example.com", State: "silent", Trouble: true, Since: time.Now().Add(-10 * time.Minute), Error: "NodePublishVolume: deadline exceeded", Calls: []string{"NodeStageVolume of vol-17 for 65 s"}}}
 	}})
-	server := httptest.NewServer(p)
+	server := httptest.NewServer(s.beside(p))
 	t.Cleanup(server.Close)
 	t.Cleanup(server.CloseClientConnections) // which wait for changes
-	return p, s, server.URL
+	return s, server.URL
+}
+
+// beside serves the page with its watch.
+func (s *state) beside(p *Page) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /{$}", p)
+	mux.Handle("GET /watch", nodehttp.WatchPage("/watch", &s.watch, s.get).Handler)
+	return mux
+}
+
+// someEvents happened to the volumes of someNode, and to others.
+func someEvents(s *state) {
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "mail-0", UID: "uid-mail-0"}}
+	for range 4 {
+		s.past.Pods(nil).Event(pod, v1.EventTypeWarning, "FailedMount", "MountVolume.SetUp failed for volume \"spool\" : mount 10.0.0.9:/spool: connection timed out")
+	}
+	claim := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "disk-db-0"}}
+	s.past.Storage(nil).Event(claim, v1.EventTypeNormal, "FailedBinding", "no persistent volumes available for this claim and no storage class is set")
+	claim.Name = "old"
+	s.past.Storage(nil).Event(claim, v1.EventTypeWarning, "ProvisioningFailed", "no room below /var/lib/podvol: "+strings.Repeat("long/", 40))
 }
 
 // The page shows each change by itself. Nothing of it moves below a reader's hands: the element
@@ -58,14 +83,14 @@ func TestBrowserSeesChanges(t *testing.T) {
 	if b == nil {
 		return
 	}
-	p, s, url := served(t, someNode()...)
+	s, url := served(t, someNode()...)
 	b.show(url, 1280, 900, "light")
 	b.shoot("wide-light")
-	b.eval(`window.untouched = true; document.getElementById('to-server-10.0.0.9').focus();`, nil)
+	b.eval(`window.untouched = true; document.getElementById('events-pod-uid-mail-0').open = true; document.getElementById('to-server-10.0.0.9').focus();`, nil)
 	rows := append(someNode(), failed("new-0", "data", errors.New("a new error")))
-	s.set(p, rows[1:]...)
+	s.set(rows[1:]...)
 	b.until(`document.body.textContent.includes('a new error')`)
-	for _, want := range []string{`window.untouched`, `document.activeElement.id === 'to-server-10.0.0.9'`, `document.getElementById('volume-uid-web-0/data') === null`,
+	for _, want := range []string{`window.untouched`, `document.getElementById('events-pod-uid-mail-0').open`, `document.activeElement.id === 'to-server-10.0.0.9'`, `document.getElementById('volume-uid-web-0/data') === null`,
 		`document.getElementById('summary').textContent.startsWith('8 volumes of 6 pods')`} {
 		var got bool
 		if b.eval(want, &got); !got {
@@ -78,13 +103,13 @@ func TestBrowserSeesChanges(t *testing.T) {
 		b.press(string(key))
 	}
 	b.until(`document.querySelectorAll('tr.volume[id^="volume-"]').length === 1`)
-	s.set(p, mounted("new-0", "data"), mounted("new-0", "more"), mounted("old", "data"))
+	s.set(mounted("new-0", "data"), mounted("new-0", "more"), mounted("old", "data"))
 	b.until(`document.getElementById('volume-uid-new-0/more')`)
 	var typed string
 	if b.eval(`document.getElementById('q').value + location.search`, &typed); typed != "NEW-0?q=NEW-0" {
 		t.Errorf("typed was %q", typed)
 	}
-	s.set(p)
+	s.set()
 	b.until(`document.getElementById('range').textContent.includes('no volumes')`)
 	b.calm()
 }
@@ -101,7 +126,7 @@ func TestBrowserSeesANodeGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	serve := func(l net.Listener) *http.Server {
-		server := &http.Server{Handler: p, ReadHeaderTimeout: time.Minute}
+		server := &http.Server{Handler: s.beside(p), ReadHeaderTimeout: time.Minute}
 		go func() { _ = server.Serve(l) }()
 		return server
 	}
@@ -115,7 +140,7 @@ func TestBrowserSeesANodeGo(t *testing.T) {
 	}
 	server = serve(again)
 	defer server.Close()
-	s.set(p, mounted("back", "data"))
+	s.set(mounted("back", "data"))
 	b.until(`document.getElementById('updates').textContent.includes('updates itself') && document.getElementById('volume-uid-back/data')`)
 }
 
@@ -126,10 +151,10 @@ func TestBrowserObeysNobodyElse(t *testing.T) {
 	if b == nil {
 		return
 	}
-	p, s, url := served(t, hostileRows()...)
+	s, url := served(t, hostileRows()...)
 	b.show(url, 1280, 900, "light")
 	b.until(`document.getElementById('live').textContent.includes('<img src=x')`)
-	s.set(p, append(hostileRows(), mounted("web", hostile+"2"))...)
+	s.set(append(hostileRows(), mounted("web", hostile+"2"))...)
 	b.until(`document.getElementById('live').textContent.includes('{{.Node}}2')`)
 	var tags int
 	if b.eval(`document.querySelectorAll('img, iframe, object, script').length`, &tags); tags != 1 {
@@ -159,7 +184,7 @@ func TestBrowserOnAPhone(t *testing.T) {
 	}
 	long := failed(strings.Repeat("long", 60), strings.Repeat("name", 15), errors.New(strings.Repeat("/without/a/space", 50)))
 	long.Source, long.Claim = strings.Repeat("10.0.0.1:", 40), types.NamespacedName{Namespace: strings.Repeat("n", 63), Name: strings.Repeat("c", 253)}
-	_, _, url := served(t, append(someNode(), long)...)
+	_, url := served(t, append(someNode(), long)...)
 	for _, scheme := range []string{"light", "dark"} {
 		for _, width := range []int{320, 360, 1280} {
 			b.show(url, width, 900, scheme)
@@ -191,7 +216,7 @@ func TestBrowserOnAPhone(t *testing.T) {
 	}
 	for role, names := range map[string][]string{
 		"heading": {"Volumes of node1", "What is waited for", "Volumes", "shop/db-0", "Servers", "CSI drivers"}, "columnheader": {"Volume", "State", "Since (UTC)", "From", "Server"},
-		"rowheader": {"disk", "spool"}, "searchbox": {"Find"}, "status": {""}, "main": {""}, "navigation": {"States"}, "region": {"Volumes", "Servers"},
+		"rowheader": {"disk claim shop/disk-db-0", "spool"}, "searchbox": {"Find"}, "status": {""}, "main": {""}, "navigation": {"States"}, "region": {"Volumes", "Servers"},
 	} {
 		for _, name := range names {
 			if !slices.Contains(heard[role], name) {
@@ -233,7 +258,7 @@ func TestBrowserWithoutAMouse(t *testing.T) {
 	for i := range 250 {
 		rows = append(rows, mounted(fmt.Sprintf("web-%03d", i), "data"))
 	}
-	_, _, url := served(t, append(rows, someNode()...)...)
+	_, url := served(t, append(rows, someNode()...)...)
 	b.show(url, 1280, 900, "light")
 	var visited []string
 	for range 40 {
@@ -272,7 +297,7 @@ func TestBrowserWithoutAMouse(t *testing.T) {
 	b.press("Enter") // skips to the volumes
 	b.press("Tab")
 	var at string
-	if b.eval(`document.activeElement.textContent`, &at); at != "Next page" {
+	if b.eval(`document.activeElement.textContent`, &at); !strings.HasPrefix(at, "Last event: FailedMount") {
 		t.Errorf("after the skip the next is %q", at)
 	}
 }
@@ -283,7 +308,7 @@ func TestBrowserWithoutAScript(t *testing.T) {
 	if b == nil {
 		return
 	}
-	_, _, url := served(t, someNode()...)
+	_, url := served(t, someNode()...)
 	b.call("Emulation.setScriptExecutionDisabled", map[string]any{"value": true}, nil)
 	b.show(url+"/?q=mail", 1280, 900, "light")
 	var text string

@@ -51,16 +51,14 @@ type Views struct {
 	// Rename makes paths those that people know.
 	Rename func(string) string
 
-	watch  nodehttp.Watch
-	page   *nodepage.Page
+	watch  nodehttp.Watch // is told of all that the page shows
 	events nodeevents.Ring
 }
 
 // Observe returns the configuration of an agent that tells the views of what happens, beside those
 // that config tells.
 func (v *Views) Observe(config nodeagent.Config) nodeagent.Config {
-	v.page = nodepage.New()
-	v.watch.Also, v.events.Changed = v.page.Changed, v.page.Changed
+	v.events.Changed = v.watch.Notify
 	status := config.Status
 	config.Status = func(row volumemanager.VolumeStatus) error { // also of pods that wait for claims
 		v.watch.Changed(row)
@@ -100,7 +98,7 @@ func (v *Views) Serve(ctx context.Context, agent *nodeagent.Agent, config nodeag
 		if drivers, ok := p.(*controller.NodePlugin); ok {
 			stops = append(stops, drivers.Subscribe(func(o csi.Operation) {
 				metrics.ObserveCSI(o.Driver, o.Method, o.Code, o.Migrated, o.Took)
-				v.page.Changed()
+				v.watch.Notify()
 			}))
 		}
 	}
@@ -125,8 +123,9 @@ func (v *Views) Serve(ctx context.Context, agent *nodeagent.Agent, config nodeag
 		}
 	}
 	if v.Server != nil {
-		v.page.Show(nodepage.Config{Node: config.NodeName, Rows: explain, Damaged: agent.Node().Damaged, Drivers: func() []nodepage.Driver { return shown(known(config)) }})
-		v.Server.Serve(metrics, explain, append(pages, nodehttp.Page{Path: "/{$}", Handler: v.page})...)
+		page := nodepage.New(nodepage.Config{Node: config.NodeName, Rows: explain, Damaged: agent.Node().Damaged, Events: v.recent, Version: v.watch.Version,
+			Drivers: func() []nodepage.Driver { return shown(known(config)) }})
+		v.Server.Serve(metrics, explain, append(pages, nodehttp.Page{Path: "/{$}", Handler: page})...)
 		url := v.Server.URL()
 		config.Notice("metrics are at " + url + "/metrics, the state of volumes at " + url + "/explain, and for people at " + url + "/")
 	}
