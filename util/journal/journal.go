@@ -188,10 +188,17 @@ func (j *Journal) Delete(key string) error {
 	return j.change(line{Op: opDelete, Key: key}, true)
 }
 
-// Forget is [Journal.Delete] that does not wait for the disk: after a crash the
-// key may be there again.
-func (j *Journal) Forget(key string) error {
-	return j.change(line{Op: opDelete, Key: key}, false)
+// Forget is [Journal.Delete] of several keys, in one write, that does not wait for the
+// disk: after a crash some of them may be there again.
+func (j *Journal) Forget(keys ...string) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	lines := make([]line, len(keys))
+	for i, key := range keys {
+		lines[i] = line{Op: opDelete, Key: key}
+	}
+	return j.changes(false, lines...)
 }
 
 // Move puts the value at another key and deletes this one, in one write and one

@@ -74,6 +74,22 @@ func TestReopen(t *testing.T) {
 	}
 }
 
+func TestForgetSeveral(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "j")
+	j, _ := open(t, path)
+	for _, key := range []string{"a", "b", "c"} {
+		must(t, j.Put(key, raw(`1`)))
+	}
+	must(t, j.Forget())
+	must(t, j.Forget("a", "missing", "c"))
+	must(t, j.Close())
+	j, held := open(t, path)
+	defer j.Close()
+	if diff := cmp.Diff([]journal.Entry{{Key: "b", Value: raw(`1`)}}, held); diff != "" {
+		t.Errorf("after reopening:\n%s", diff)
+	}
+}
+
 func TestReadOfNothing(t *testing.T) {
 	held, damaged, err := journal.Read(filepath.Join(t.TempDir(), "missing"))
 	if len(held) != 0 || len(damaged) != 0 || err != nil {

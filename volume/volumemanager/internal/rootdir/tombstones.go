@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -157,11 +158,7 @@ func (r Records) forgetGone(gone map[string]Key) {
 		r.tombstones.keep(gone)
 		return
 	}
-	for under := range gone {
-		if r.journal.Forget(under) != nil {
-			return // the next owner of the root does it
-		}
-	}
+	_ = r.journal.Forget(slices.Collect(maps.Keys(gone))...) // else the next owner of the root does it
 }
 
 func (t *tombstones) keep(all map[string]Key) {
@@ -307,9 +304,5 @@ func (u foundTombstones) recover(r Records) {
 		}
 	}
 	r.forgetGone(u.gone)
-	for under := range u.rest {
-		if r.journal.Forget(under) != nil {
-			return
-		}
-	}
+	_ = r.journal.Forget(slices.Collect(maps.Keys(u.rest))...)
 }
