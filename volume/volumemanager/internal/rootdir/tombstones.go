@@ -40,7 +40,7 @@ const (
 	maxTombstones = 64
 	// maxEarly is how many more are kept of pods that have other volumes yet: once those have
 	// gone too, one directory is synced for all pods instead of some for each.
-	maxEarly = 4 * maxTombstones
+	maxEarly = 16 * maxTombstones
 )
 
 // tombstones are the records of removed volumes that wait until the directories are synced, by their keys.
@@ -165,7 +165,7 @@ func (t *tombstones) keep(all map[string]Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	maps.Copy(t.waiting, all)
-	t.enough = len(t.waiting) + maxTombstones
+	t.enough = len(t.waiting) + max(maxTombstones, len(t.waiting)/2) // a look asks for each of their pods
 }
 
 // forgetAllGone does so for all that wait.
