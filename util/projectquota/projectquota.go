@@ -46,6 +46,7 @@ import (
 
 	"github.com/podvol/podvol/util/durable"
 	"github.com/podvol/podvol/util/eintr"
+	"github.com/podvol/podvol/util/openat"
 )
 
 const (
@@ -426,9 +427,9 @@ func (p Projects) list() (map[uint32]string, error) {
 	return records, nil
 }
 
-func open(dir string) (*os.File, error) {
-	return os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-}
+// open does not ask Go's poller whether it watches directories, as [os.OpenFile] would: each
+// tear-down of an emptyDir comes here.
+func open(dir string) (*os.File, error) { return openat.Dir(nil, dir) }
 
 func isEmpty(d *os.File) (bool, error) {
 	if _, err := d.Seek(0, io.SeekStart); err != nil {
