@@ -94,7 +94,7 @@ func (x *Index) matchNamed(q *query) (item, error) {
 // matchClaimRef looks at the volumes whose claimRef names the claim. away has
 // those that would do on another node, where none does here.
 func (x *Index) matchClaimRef(q *query) (best item, away tally) {
-	for name := range x.claimRefs[pvapi.NameOf(q.Claim)] {
+	for name := range x.claimRefs[pvapi.NameOf(q.Claim)].all() {
 		it := x.volumes[name].item
 		switch r := q.reject(it.pv, x.owners.otherThan(q, it.pv)); {
 		case r == nil && (best.pv == nil || it.compare(best) < 0):

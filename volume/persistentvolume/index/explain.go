@@ -74,7 +74,7 @@ func (t tally) unbound(x *Index, q *query) *UnboundError {
 func (x *Index) explain(q *query) *UnboundError {
 	t := make(tally)
 	mine, taken := x.claimRefs[pvapi.NameOf(q.Claim)], x.taken.count
-	for name := range mine {
+	for name := range mine.all() {
 		it := x.volumes[name].item
 		if x.volumes[name].side == &x.taken {
 			taken--
@@ -83,7 +83,7 @@ func (x *Index) explain(q *query) *UnboundError {
 			t.add(r.Reason, it)
 		}
 	}
-	others := filter(x.taken.all(), func(it item) bool { return !mine[it.pv.Name] })
+	others := filter(x.taken.all(), func(it item) bool { return !mine.get(it.pv.Name) })
 	t.addAll(BoundElsewhere, taken, others)
 	t.addAll(NotAvailable, x.unavailable.count, x.unavailable.all())
 	t.addAll(Invalid, x.invalid.count, x.invalid.all())

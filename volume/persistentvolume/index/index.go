@@ -46,7 +46,7 @@ type Index struct {
 	mu      sync.RWMutex
 	volumes map[string]kept
 	// claimRefs are the volumes whose claimRef has a name, whatever its UID.
-	claimRefs map[types.NamespacedName]map[string]bool
+	claimRefs map[types.NamespacedName]few[string, bool]
 	// Each volume is in one of these.
 	shelves                           map[shelfKey]map[string]*shelf
 	taken, made, unavailable, invalid ordered
@@ -65,7 +65,7 @@ type kept struct {
 func New(volumes ...*v1.PersistentVolume) *Index {
 	x := &Index{
 		volumes:   make(map[string]kept, len(volumes)),
-		claimRefs: make(map[types.NamespacedName]map[string]bool),
+		claimRefs: make(map[types.NamespacedName]few[string, bool]),
 		shelves:   make(map[shelfKey]map[string]*shelf),
 		owners:    newOwners(),
 	}
@@ -93,10 +93,7 @@ func (x *Index) put(pv *v1.PersistentVolume) {
 		x.unlink(old.pv)
 		x.volumes[pv.Name] = kept{item: itemOf(pv)}
 		if name, ok := pvapi.ClaimRefOf(pv); ok {
-			if x.claimRefs[name] == nil {
-				x.claimRefs[name] = make(map[string]bool)
-			}
-			x.claimRefs[name][pv.Name] = true
+			x.claimRefs[name] = x.claimRefs[name].put(pv.Name, true)
 		}
 	})
 }
@@ -141,7 +138,7 @@ func (x *Index) Free(name string) (*v1.PersistentVolume, bool) {
 func (x *Index) Meaning(claim types.NamespacedName, but string) (others []string) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	for name := range x.claimRefs[claim] {
+	for name := range x.claimRefs[claim].all() {
 		if name != but {
 			others = append(others, name)
 		}
@@ -155,7 +152,7 @@ func (x *Index) Meaning(claim types.NamespacedName, but string) (others []string
 func (x *Index) ClaimsOf(volumeName string, but types.NamespacedName) (others []types.NamespacedName) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	for name := range x.owners.named[volumeName] {
+	for name := range x.owners.named[volumeName].all() {
 		if name != but {
 			others = append(others, name)
 		}
@@ -254,8 +251,9 @@ func (x *Index) unlink(pv *v1.PersistentVolume) {
 		return
 	}
 	if name, ok := pvapi.ClaimRefOf(pv); ok {
-		delete(x.claimRefs[name], pv.Name)
-		if len(x.claimRefs[name]) == 0 {
+		if left := x.claimRefs[name].without(pv.Name); left.count > 0 {
+			x.claimRefs[name] = left
+		} else {
 			delete(x.claimRefs, name)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 type owners struct {
 	// named are the claims that name a volume, names the same the other way
 	// round.
-	named map[string]map[types.NamespacedName]types.UID
+	named map[string]few[types.NamespacedName, types.UID]
 	names map[types.NamespacedName]string
 	// held are the volumes that no claim gets now, and for whom they are kept.
 	held map[string]string
@@ -20,24 +20,22 @@ type owners struct {
 
 func newOwners() owners {
 	return owners{
-		named: make(map[string]map[types.NamespacedName]types.UID),
+		named: make(map[string]few[types.NamespacedName, types.UID]),
 		names: make(map[types.NamespacedName]string),
 		held:  make(map[string]string),
 	}
 }
 
 func (o *owners) name(claim types.NamespacedName, uid types.UID, volumeName string) {
-	if o.named[volumeName] == nil {
-		o.named[volumeName] = make(map[types.NamespacedName]types.UID)
-	}
-	o.named[volumeName][claim] = uid
+	o.named[volumeName] = o.named[volumeName].put(claim, uid)
 	o.names[claim] = volumeName
 }
 
 func (o *owners) unname(claim types.NamespacedName, volumeName string) {
 	delete(o.names, claim)
-	delete(o.named[volumeName], claim)
-	if len(o.named[volumeName]) == 0 {
+	if left := o.named[volumeName].without(claim); left.count > 0 {
+		o.named[volumeName] = left
+	} else {
 		delete(o.named, volumeName)
 	}
 }
@@ -45,7 +43,7 @@ func (o *owners) unname(claim types.NamespacedName, volumeName string) {
 // volumeFor returns the only volume that a claim can have: what it names, or is
 // known to name though this copy of it does not.
 func (o *owners) volumeFor(q *query) string {
-	if volumeName := o.names[q.id.NamespacedName]; q.named == "" && o.named[volumeName][q.id.NamespacedName] == q.id.UID {
+	if volumeName := o.names[q.id.NamespacedName]; q.named == "" && o.named[volumeName].get(q.id.NamespacedName) == q.id.UID {
 		return volumeName
 	}
 	return q.named
@@ -53,7 +51,7 @@ func (o *owners) volumeFor(q *query) string {
 
 // owned reports whether a volume is kept for any claim.
 func (o *owners) owned(volumeName string) bool {
-	return len(o.named[volumeName]) > 0 || o.held[volumeName] != ""
+	return o.named[volumeName].count > 0 || o.held[volumeName] != ""
 }
 
 // otherThan says for whom a volume is kept, if not for this claim. One that is held is kept
@@ -66,7 +64,7 @@ func (o *owners) otherThan(q *query, pv *v1.PersistentVolume) string {
 		return ""
 	}
 	var others []types.NamespacedName
-	for name, uid := range o.named[pv.Name] {
+	for name, uid := range o.named[pv.Name].all() {
 		if (ClaimID{name, uid}) != q.id {
 			others = append(others, name)
 		}
