@@ -48,6 +48,7 @@ var (
 	_ Lister = (*Store)(nil)
 	_ Writer = (*Store)(nil)
 	_ Loader = (*Store)(nil)
+	_ Sharer = (*Store)(nil)
 )
 
 // NewStore returns an empty store.
@@ -115,6 +116,10 @@ func (s *Store) WatchKind(kind string, f func(volume.ObjectRef)) (stop func()) {
 // Create implements [Writer]. It sets a UID and a creation time if the object has
 // none. A resourceVersion must not be set.
 func (s *Store) Create(ctx context.Context, object metav1.Object) (metav1.Object, error) {
+	return copied(s.insert(ctx, object))
+}
+
+func (s *Store) insert(ctx context.Context, object metav1.Object) (stored, error) {
 	k, ref, err := s.admit(ctx, object)
 	if err != nil {
 		return nil, err
@@ -133,7 +138,7 @@ func (s *Store) Create(ctx context.Context, object metav1.Object) (metav1.Object
 	if err := s.create(ref, created); err != nil {
 		return nil, err
 	}
-	return copyOf(created), nil
+	return created, nil
 }
 
 func (s *Store) create(ref volume.ObjectRef, created stored) error {
@@ -203,15 +208,15 @@ func (s *Store) load(floor uint64, loads []load) error {
 // are. An object that is being deleted can lose finalizers but gain none; with
 // the last it is gone, and Update returns its last state.
 func (s *Store) Update(ctx context.Context, object metav1.Object) (metav1.Object, error) {
+	return copied(s.replace(ctx, object))
+}
+
+func (s *Store) replace(ctx context.Context, object metav1.Object) (stored, error) {
 	k, ref, err := s.admit(ctx, object)
 	if err != nil {
 		return nil, err
 	}
-	next, err := s.update(k, ref, cloneWithoutStatus(k, object), Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
-	if err != nil {
-		return nil, err
-	}
-	return copyOf(next), nil
+	return s.update(k, ref, cloneWithoutStatus(k, object), Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
 }
 
 // update stores next, which has no status of its own. It returns the stored
@@ -244,6 +249,10 @@ func (s *Store) update(k kind, ref volume.ObjectRef, next stored, p Precondition
 
 // UpdateStatus implements [Writer]. A kind without status is refused.
 func (s *Store) UpdateStatus(ctx context.Context, object metav1.Object) (metav1.Object, error) {
+	return copied(s.replaceStatus(ctx, object))
+}
+
+func (s *Store) replaceStatus(ctx context.Context, object metav1.Object) (stored, error) {
 	k, ref, err := s.admit(ctx, object)
 	if err != nil {
 		return nil, err
@@ -251,11 +260,7 @@ func (s *Store) UpdateStatus(ctx context.Context, object metav1.Object) (metav1.
 	if k.status == nil {
 		return nil, volume.Invalid("status", "a %s has no status", ref.Kind)
 	}
-	next, err := s.updateStatus(k, ref, object)
-	if err != nil {
-		return nil, err
-	}
-	return copyOf(next), nil
+	return s.updateStatus(k, ref, object)
 }
 
 func (s *Store) updateStatus(k kind, ref volume.ObjectRef, object metav1.Object) (stored, error) {
@@ -329,9 +334,6 @@ func (s *Store) expect(ref volume.ObjectRef, p Preconditions) (stored, error) {
 func isPlainlyOther(a, b metav1.Object) bool {
 	return len(a.GetAnnotations()) != len(b.GetAnnotations()) || len(a.GetFinalizers()) != len(b.GetFinalizers()) || len(a.GetLabels()) != len(b.GetLabels())
 }
-
-// copyOf copies a stored object for a caller who may change it.
-func copyOf(object stored) metav1.Object { return object.DeepCopyObject().(metav1.Object) }
 
 // put stores an object that no caller will change any more.
 func (s *Store) put(ref volume.ObjectRef, object stored) {

@@ -83,6 +83,42 @@ func TestWritesShareNothingWithTheirCaller(t *testing.T) {
 	}
 }
 
+// A sharing writer answers with what is stored, and keeps none of what it is given.
+func TestSharingAnswersWithTheStored(t *testing.T) {
+	s := objects.NewStore()
+	w := objects.Sharing(s)
+	mine := claim("data", full)
+	writes := map[string]func() (metav1.Object, error){
+		"create": func() (metav1.Object, error) { return w.Create(t.Context(), mine) },
+		"update": func() (metav1.Object, error) { mine.Labels["b"] = "2"; return w.Update(t.Context(), mine) },
+		"status": func() (metav1.Object, error) {
+			mine.Status.Phase = v1.ClaimBound
+			return w.UpdateStatus(t.Context(), mine)
+		},
+	}
+	for _, name := range []string{"create", "update", "status"} {
+		answer, err := writes[name]()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stored := get(t, s, "data"); answer != metav1.Object(stored) {
+			t.Errorf("%s answers with another object than the stored %p", name, stored)
+		}
+		mine = mine.DeepCopy()
+		mine.ResourceVersion = ""
+	}
+	scribble(mine)
+	if stored := get(t, s, "data"); stored.Labels["a"] != "1" || stored.Labels["b"] != "2" || stored.Status.Phase != v1.ClaimBound {
+		t.Errorf("stored is %+v", stored)
+	}
+	if err := w.Delete(t.Context(), claimRef("data"), objects.Preconditions{}); err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := w.Update(t.Context(), mine); answer != nil || err == nil {
+		t.Errorf("an update of nothing answers %v, %v", answer, err)
+	}
+}
+
 // BenchmarkStore writes as a controller does that binds claims.
 func BenchmarkStore(b *testing.B) {
 	s := objects.NewStore()

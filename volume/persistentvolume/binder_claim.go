@@ -316,8 +316,8 @@ func boundVolume(pv *v1.PersistentVolume, claim *v1.PersistentVolumeClaim) *v1.P
 	}
 	ref.APIVersion, ref.Kind = v1.SchemeGroupVersion.String(), pvapi.KindClaim
 	ref.Namespace, ref.Name, ref.UID = claim.Namespace, claim.Name, claim.UID
-	next.Spec.ClaimRef = &ref
-	return protectedVolume(&next)
+	next.Spec.ClaimRef, next.Finalizers = &ref, protected(pv, volumeProtection)
+	return &next
 }
 
 // boundClaim is the same of a claim. A volume that was made for it ends its provisioning.
@@ -327,10 +327,9 @@ func boundClaim(claim *v1.PersistentVolumeClaim, volumeName string) *v1.Persiste
 	if claim.Spec.VolumeName == "" {
 		next.Annotations[pvapi.AnnBoundByController] = pvapi.AnnYes
 	}
-	next.Spec.VolumeName = volumeName
-	bound := protectedClaim(&next)
+	next.Spec.VolumeName, next.Finalizers = volumeName, protected(claim, claimProtection)
 	if volumeName == ProvisionedName(claim) {
-		endProvisioning(bound)
+		endProvisioning(&next)
 	}
-	return bound
+	return &next
 }

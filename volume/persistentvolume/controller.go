@@ -216,7 +216,7 @@ func NewController(config ControllerConfig) *Controller {
 // has named fields for what it uses.
 func (c *Controller) takeRole(config ControllerConfig, events *eventlog.Log) {
 	known := c.cluster
-	w := &writer{objects: config.Objects, claims: known.claims, volumes: known.volumes, queue: c.queue}
+	w := &writer{objects: objects.Sharing(config.Objects), claims: known.claims, volumes: known.volumes, queue: c.queue}
 	pending := &pendingClaims{unbound: c.unbound, events: events, status: othersStatus{}}
 	p := &provisioner{
 		cluster: known, writer: w, pending: pending, plugins: config.Plugins, table: c.table, waiting: c.waiting, operations: c.operations,

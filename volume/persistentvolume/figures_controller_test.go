@@ -1,6 +1,7 @@
 package persistentvolume_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -29,6 +30,7 @@ import (
 // the phase of the claim is the last that is written of a binding.
 type counted struct {
 	objects.Client
+	shared objects.Writer
 
 	mu     sync.Mutex
 	writes int
@@ -37,6 +39,9 @@ type counted struct {
 }
 
 func (c *counted) Live() objects.Reader { return objects.Live(c.Client) }
+
+// Sharing counts as well.
+func (c *counted) Sharing() objects.Writer { return c }
 
 // expect begins to count.
 func (c *counted) expect(claims int) (done <-chan struct{}) {
@@ -59,15 +64,15 @@ func (c *counted) count(stored metav1.Object, err error) (metav1.Object, error) 
 }
 
 func (c *counted) Create(ctx context.Context, object metav1.Object) (metav1.Object, error) {
-	return c.count(c.Client.Create(ctx, object))
+	return c.count(c.shared.Create(ctx, object))
 }
 
 func (c *counted) Update(ctx context.Context, object metav1.Object) (metav1.Object, error) {
-	return c.count(c.Client.Update(ctx, object))
+	return c.count(c.shared.Update(ctx, object))
 }
 
 func (c *counted) UpdateStatus(ctx context.Context, object metav1.Object) (metav1.Object, error) {
-	return c.count(c.Client.UpdateStatus(ctx, object))
+	return c.count(c.shared.UpdateStatus(ctx, object))
 }
 
 func (c *counted) Delete(ctx context.Context, ref volume.ObjectRef, p objects.Preconditions) error {
@@ -77,10 +82,12 @@ func (c *counted) Delete(ctx context.Context, ref volume.ObjectRef, p objects.Pr
 
 // measured is what it took a controller to bind some claims.
 type measured struct {
-	took   time.Duration
-	cpu    time.Duration // of the whole process, with its garbage collector
-	writes int
-	heap   int64 // what the controller keeps, in bytes, beside the store
+	took time.Duration
+	cpu  time.Duration // of the whole process, with its garbage collector
+	// collector is the garbage collector's part of cpu.
+	collector time.Duration
+	writes    int
+	heap      int64 // what the controller keeps, in bytes, beside the store
 }
 
 func (m measured) perClaim(claims int) string {
@@ -120,7 +127,7 @@ func newCluster(tb testing.TB, volumes []*v1.PersistentVolume) *cluster {
 	for _, pv := range volumes {
 		c.create(pv)
 	}
-	c.api = &counted{Client: c.store}
+	c.api = &counted{Client: c.store, shared: objects.Sharing(c.store)}
 	c.controller = persistentvolume.NewController(persistentvolume.ControllerConfig{Objects: c.api})
 	return c
 }
@@ -153,10 +160,12 @@ func bindAtStart(tb testing.TB, volumes []*v1.PersistentVolume, wanted []index.W
 		c.create(w.Claim)
 	}
 	before, done := heapInUse(), c.api.expect(len(wanted))
-	start, cpu := time.Now(), cpuTime(tb)
-	stop := c.run()
-	<-done
-	m := measured{took: time.Since(start), cpu: cpuTime(tb) - cpu}
+	var stop func()
+	taken := figures.Take(tb, func() {
+		stop = c.run()
+		<-done
+	})
+	m := measured{took: taken.Wall, cpu: taken.CPU, collector: taken.Collector}
 	if err := c.controller.Idle(tb.Context()); err != nil {
 		tb.Fatal(err)
 	}
@@ -270,12 +279,13 @@ func curveOfClaims(t *testing.T) {
 	curve := figures.Curve{What: "CPU of the controller for a claim that it binds", Of: "claims at once, of as many volumes", Unit: figures.CPU, Limit: 1.2}
 	for _, n := range []int{1000, 10_000, 100_000} {
 		rounds := max(1, min(5, 20_000/n))
-		var cpu []time.Duration
+		var all []measured
 		for range rounds {
-			cpu = append(cpu, bindAtStart(t, pvbuild.Pool(n), pvbuild.PoolClaims(n)).cpu)
+			all = append(all, bindAtStart(t, pvbuild.Pool(n), pvbuild.PoolClaims(n)))
 		}
-		slices.Sort(cpu)
-		curve.Points = append(curve.Points, figures.Point{X: float64(n), Y: cpu[rounds/2].Seconds() / float64(n)})
+		slices.SortFunc(all, func(a, b measured) int { return cmp.Compare(a.cpu, b.cpu) })
+		median := all[rounds/2]
+		curve.Points = append(curve.Points, figures.Each(n, figures.Taken{CPU: median.cpu, Collector: median.collector}))
 	}
 	figures.ReportCurve(t, curve)
 }
@@ -306,7 +316,7 @@ func bindOverSlowAPI(tb testing.TB, claims int) (took time.Duration, calls float
 		fault.Fault[objectstest.Call]{Delay: apiLatency},
 		fault.Fault[objectstest.Call]{Match: func(objectstest.Call) bool { return n.Add(1)%20 == 0 }, Err: objects.ErrConflict},
 	)
-	api := &counted{Client: client}
+	api := &counted{Client: client, shared: objects.Sharing(client)}
 	done := api.expect(claims)
 	ctx, cancel := context.WithCancel(tb.Context())
 	ended := make(chan error, 1)

@@ -19,17 +19,11 @@ const (
 	volumeProtection = "kubernetes.io/pv-protection"
 )
 
-// protectedClaim and protectedVolume return a copy that is protected from now
-// on, unless it is being deleted; all else it shares.
+// protectedClaim returns a copy that is protected from now on, unless it is being deleted; all
+// else it shares.
 func protectedClaim(claim *v1.PersistentVolumeClaim) *v1.PersistentVolumeClaim {
 	next := *claim
 	next.Finalizers = protected(claim, claimProtection)
-	return &next
-}
-
-func protectedVolume(pv *v1.PersistentVolume) *v1.PersistentVolume {
-	next := *pv
-	next.Finalizers = protected(pv, volumeProtection)
 	return &next
 }
 

@@ -75,6 +75,7 @@ var (
 	_ objects.Writer = (*Client)(nil)
 	_ objects.Cached = (*Client)(nil)
 	_ objects.Loader = (*Client)(nil)
+	_ objects.Sharer = (*Client)(nil)
 )
 
 // NewClient returns a client whose cache has the present state of the store. It
@@ -156,6 +157,26 @@ func (c *Client) UpdateStatus(ctx context.Context, object metav1.Object) (metav1
 // Delete implements [objects.Writer].
 func (c *Client) Delete(ctx context.Context, ref volume.ObjectRef, preconditions objects.Preconditions) error {
 	return c.change(ctx, Call{Verb: "delete", Ref: ref}, func() error { return c.store.Delete(ctx, ref, preconditions) })
+}
+
+// Sharing implements [objects.Sharer]: the same faults hit these writes.
+func (c *Client) Sharing() objects.Writer { return sharing{c, objects.Sharing(c.store)} }
+
+type sharing struct {
+	*Client
+	store objects.Writer
+}
+
+func (s sharing) Create(ctx context.Context, object metav1.Object) (metav1.Object, error) {
+	return s.write(ctx, "create", object, s.store.Create)
+}
+
+func (s sharing) Update(ctx context.Context, object metav1.Object) (metav1.Object, error) {
+	return s.write(ctx, "update", object, s.store.Update)
+}
+
+func (s sharing) UpdateStatus(ctx context.Context, object metav1.Object) (metav1.Object, error) {
+	return s.write(ctx, "update status", object, s.store.UpdateStatus)
 }
 
 // Load implements [objects.Loader].
