@@ -20,7 +20,7 @@ func TestRunNodeDiscoversDisks(t *testing.T) {
 			"---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data, namespace: shop}\n"+
 			"spec: {accessModes: [ReadWriteOnce], storageClassName: disks, resources: {requests: {storage: 4Mi}}}\n---\n"+
 			podNamed("db", "{name: data, persistentVolumeClaim: {claimName: data}}"))
-		n.hears("pods: 1")
+		n.hears(" of 1 pod")
 		path, mounter := filepath.Join(disks, "ssd"), host.New(host.Config{})
 		mountedDisk(t, mounter, path)
 		t.Cleanup(func() {

@@ -84,7 +84,7 @@ func TestAnInterruptIsSummedUpOnce(t *testing.T) {
 		if code := c.ProcessState.ExitCode(); code != exitFailed || !strings.Contains(out, "good        mounted") || !strings.Contains(out, "slow        pending") {
 			t.Errorf("exit code %d\n%s", code, out)
 		}
-		if !strings.HasPrefix(errOut, "podvol: interrupted; volumes that are mounted: 1 of 2, not: shop/web slow. The same command goes on with the rest. To unmount what is there: ") ||
+		if !strings.HasPrefix(errOut, "podvol: interrupted; 1 of 2 volumes are mounted, not: shop/web slow. The same command goes on with the rest. To unmount what is there: ") ||
 			!strings.Contains(errOut, " unmount -f "+file) || strings.Count(errOut, "\n") != 1 {
 			t.Errorf("stderr: %s", errOut)
 		}

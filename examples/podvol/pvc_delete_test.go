@@ -137,7 +137,7 @@ func TestDeletionsAreRefusedWhileANodeRuns(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		root := recorded(t, exampleClaims()[1])
 		n := runProcess(t, t.TempDir(), root)
-		n.hears("pods: 0")
+		n.hears(" of 0 pods")
 		_, errOut := mustPodvol(t, exitFailed, "pvc", "delete", "shop/data", "--root-dir", root)
 		if !strings.Contains(errOut, "in use by process") || !strings.Contains(errOut, "take out of its manifests") {
 			t.Errorf("stderr: %s", errOut)

@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
+	"github.com/podvol/podvol/examples/podvol/internal/sentences"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/localdiscovery"
@@ -169,7 +170,7 @@ func tellLeft(w io.Writer, o runNodeOptions) {
 		return
 	}
 	again := programName(os.Args[0])
-	fmt.Fprintf(w, "podvol: stopped; volumes: %d of %d pods stay mounted, and the next start takes them over; to unmount them: %s\n", mounted, len(pods),
+	fmt.Fprintf(w, "podvol: stopped; %s of %s left mounted, for the next start to take over; to unmount: %s\n", sentences.Number(mounted, "volume"), sentences.Number(len(pods), "pod"),
 		shellJoin(append(again, append([]string{"unmount", "--all", "--root-dir", o.rootDir}, o.plugins.DriverArgs()...)...)))
 }
 

@@ -382,7 +382,7 @@ func TestRunNodeDeletesNoClaimsForAnotherDirectoryOfTheName(t *testing.T) {
 		putManifest(t, dir, "class.yaml", class)
 		n.hears("lacks objects of rest.yaml: is its disk mounted?")
 		putManifest(t, dir, "rest.yaml", rest)
-		n.hears("pods: 1, volumes: 2, files refused: 0")
+		n.hears("the manifests declare 2 volumes of 1 pod")
 		content(t, filepath.Join(cache, "file"), "precious")
 		n.remove("rest.yaml")
 		n.row("cache", "unmounted")

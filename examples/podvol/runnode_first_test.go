@@ -46,7 +46,7 @@ func TestRunNodeReadsTheManifestsBeforeItServesClaims(t *testing.T) {
 	file := ""
 	for round := range 10 {
 		n := keepWhileStorageChanges(t, dir, where)
-		n.hears("pods: 1")
+		n.hears(" of 1 pod")
 		if round == 0 {
 			file = filepath.Join(where.rootDir, strings.TrimPrefix(n.row("disk", "mounted").Path, root), "file")
 			write(t, file)

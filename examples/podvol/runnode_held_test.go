@@ -101,7 +101,7 @@ func TestRunNodeLeavesClaimsThatItCannotRead(t *testing.T) {
 		content(t, kept, "precious")
 		renamed(t, files[0]+".whole", files[0])
 		n = runProcess(t, dir, root)
-		n.hears("pods: 1")
+		n.hears(" of 1 pod")
 		n.stop()
 		content(t, kept, "precious")
 	})

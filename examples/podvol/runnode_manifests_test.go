@@ -37,7 +37,7 @@ func TestRunNodeStartsBeforeItsManifestsAreMounted(t *testing.T) {
 		n.hears("is its disk mounted?")
 		renamed(t, dir, dir+".empty")
 		renamed(t, dir+".unmounted", dir)
-		n.hears("pods: 1, volumes: 1")
+		n.hears("1 volume of 1 pod")
 		n.stop()
 		content(t, kept, "precious")
 

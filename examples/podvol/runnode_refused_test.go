@@ -23,7 +23,7 @@ func TestRunNodeIsNotEndedByOnePod(t *testing.T) {
 		t.Errorf("it said %q", line)
 	}
 	n.row("scratch", "mounted")
-	n.hears("pods: 1, volumes: 1, files refused: 1; pods in no manifest are kept")
+	n.hears("the manifests declare 1 volume of 1 pod; 1 file refused; pods in no manifest are kept")
 	n.put("bad.yaml", podNamed("bad", "{name: v, emptyDir: {}}"))
 	n.row("v", "mounted")
 	if code := n.stop(); code != exitOK {

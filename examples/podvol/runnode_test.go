@@ -12,7 +12,7 @@ import (
 func TestRunNodeFollowsItsDirectory(t *testing.T) {
 	leaks(t)
 	n := runInProcess(t, t.TempDir(), filepath.Join(t.TempDir(), "root"), "--fake")
-	n.hears("pods: 0, volumes: 0")
+	n.hears("0 volumes of 0 pods")
 	n.put("a.yaml", podNamed("a", "{name: scratch, emptyDir: {}}"))
 	n.row("scratch", "mounted")
 

@@ -382,7 +382,10 @@ func (a *Agent) pruneAndReport(ctx context.Context) error {
 
 // tell reports the state if it is new.
 func (a *Agent) tell() {
-	told := fmt.Sprintf("pods: %d, volumes: %d, files refused: %d", len(a.want.Pods), a.volumes, a.dir.Refused())
+	told := fmt.Sprintf("the manifests declare %s of %s", number(a.volumes, "volume"), number(len(a.want.Pods), "pod"))
+	if n := a.dir.Refused(); n > 0 {
+		told += "; " + number(n, "file") + " refused"
+	}
 	if !a.complete && !a.dir.AllRead() {
 		told += "; pods in no manifest are kept until every manifest has been read"
 	}
@@ -396,6 +399,14 @@ func (a *Agent) tell() {
 		a.told = told
 		a.config.Notice(told)
 	}
+}
+
+// number is so many of something.
+func number(n int, of string) string {
+	if n == 1 {
+		return "1 " + of
+	}
+	return fmt.Sprintf("%d %ss", n, of)
 }
 
 // end unmounts the volumes that are to be unmounted when the agent ends.

@@ -228,7 +228,7 @@ func (r *Report) outcome(v volumemanager.VolumeStatus) rows.Row {
 
 // Conclusion says where an interrupt has left things; undo is the command that undoes this one.
 func (r *Report) Conclusion(undo string) string {
-	text := fmt.Sprintf("interrupted; volumes that are %s: %d of %d", r.desired, r.reached, len(r.order))
+	text := fmt.Sprintf("interrupted; %d of %d volumes are %s", r.reached, len(r.order), r.desired)
 	if len(r.Stopped) > 0 {
 		text += ", not: " + choice.Few(r.Stopped)
 	}

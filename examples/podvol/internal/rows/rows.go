@@ -53,8 +53,14 @@ func (r Row) stateText() string {
 			return "would unmount"
 		}
 	}
+	if r.Detail == neverMounted {
+		return "gone"
+	}
 	return r.State
 }
+
+// neverMounted is what [volumemanager.StateUnmounted] means of a volume that was not mounted before.
+const neverMounted = "it was never mounted"
 
 // unusedDetail is what [volumemanager.StateUnused] means.
 const unusedDetail = "no container mounts it"

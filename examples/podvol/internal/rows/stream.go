@@ -26,6 +26,7 @@ type Stream struct {
 	Edit    func(*Row)
 	add     func(Row) error
 	printed map[Key]string
+	mounted map[Key]bool // of those that are printed
 }
 
 // StreamFormats are the formats of [NewStream]; the first one is the usual one.
@@ -33,7 +34,7 @@ func StreamFormats() []string { return []string{"table", "wide", "json"} }
 
 // NewStream returns a stream that prints a table, or JSON, an object a line.
 func NewStream(format string, out, errOut io.Writer) *Stream {
-	s := &Stream{printed: make(map[Key]string), Edit: func(*Row) {}}
+	s := &Stream{printed: make(map[Key]string), mounted: make(map[Key]bool), Edit: func(*Row) {}}
 	if format == "json" {
 		encoder := json.NewEncoder(out)
 		s.add = func(r Row) error { return encoder.Encode(r) }
@@ -45,7 +46,13 @@ func NewStream(format string, out, errOut io.Writer) *Stream {
 }
 
 // Print prints a row for a volume if there is news of it.
-func (s *Stream) Print(v volumemanager.VolumeStatus) error { return s.PrintRow(KeyOf(v), Of(v)) }
+func (s *Stream) Print(v volumemanager.VolumeStatus) error {
+	key, row := KeyOf(v), Of(v)
+	if v.State == volumemanager.StateUnmounted && v.Ended == "" && !s.mounted[key] {
+		row.Detail = neverMounted // no tear-down has ended
+	}
+	return s.PrintRow(key, row)
+}
 
 // PrintRow prints a row if there is news of its volume.
 func (s *Stream) PrintRow(key Key, row Row) error {
@@ -55,8 +62,12 @@ func (s *Stream) PrintRow(key Key, row Row) error {
 		return nil
 	}
 	s.printed[key] = what
-	if row.State == string(volumemanager.StateUnmounted) {
+	switch row.State {
+	case string(volumemanager.StateMounted):
+		s.mounted[key] = true
+	case string(volumemanager.StateUnmounted):
 		delete(s.printed, key)
+		delete(s.mounted, key)
 	}
 	return s.add(row)
 }

@@ -13,6 +13,14 @@ import (
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 )
 
+// Number is so many of something.
+func Number(n int, of string) string {
+	if n == 1 {
+		return "1 " + of
+	}
+	return fmt.Sprintf("%d %ss", n, of)
+}
+
 // Handler is a slog.Handler that writes sentences.
 type Handler struct {
 	out   io.Writer

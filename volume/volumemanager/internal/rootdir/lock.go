@@ -35,8 +35,8 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	if _, ok := errors.AsType[*rootdir.Error](e.Err); ok {
-		return fmt.Sprintf("the root directory %s cannot be relied on: %v; or choose another root directory", e.RootDir, e.Err)
+	if path, ok := errors.AsType[*rootdir.Error](e.Err); ok {
+		return fmt.Sprintf("the root directory %s cannot be relied on: %s %s, and could lead to files that are not podvol's; choose another root directory, or %s", e.RootDir, path.Path, path.Reason, path.Advice)
 	}
 	advice := "choose another root directory"
 	switch {
