@@ -38,7 +38,7 @@ func (t *Tree) open(dirfd int, name Name, flags int) (int, Info, error) {
 		fd, errno := openat2(dirfd, name, &how)
 		switch errno {
 		case 0:
-			return t.opened(fd)
+			return t.openedInside(fd)
 		case unix.ENOSYS, unix.EPERM: // or an older container runtime's seccomp filter
 			t.noOpenat2.Store(true)
 		case unix.EAGAIN: // a rename nearby
@@ -53,8 +53,21 @@ func (t *Tree) open(dirfd int, name Name, flags int) (int, Info, error) {
 	return t.opened(fd)
 }
 
-// opened describes the opened file, unless that is a mount, which openat2(2) has
-// refused already.
+// openedInside describes a file that openat2(2) has opened: it refuses a mount, so
+// that the cheaper fstat(2) is enough, which knows none.
+func (t *Tree) openedInside(fd int) (int, Info, error) {
+	if t.options.CachedAttributes { // fstat may ask the server
+		return t.opened(fd)
+	}
+	var st unix.Stat_t
+	if err := eintr.Do(func() error { return unix.Fstat(fd, &st) }); err != nil {
+		unix.Close(fd)
+		return -1, Info{}, err
+	}
+	return fd, infoOf(&st), nil
+}
+
+// opened describes the opened file, unless that is a mount.
 func (t *Tree) opened(fd int) (int, Info, error) {
 	info, err := t.StatOpen(fd)
 	if err != nil || !t.Holds(info) {

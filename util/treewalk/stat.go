@@ -87,7 +87,11 @@ func statByStat(dirfd int, name Name, flags int) (Info, error) {
 	if err := eintr.Do(func() error { return unix.Fstatat(dirfd, name.String(), &st, flags) }); err != nil {
 		return Info{}, err
 	}
-	return Info{Mode: st.Mode, GID: st.Gid, Links: uint32(st.Nlink), Blocks: uint64(st.Blocks), Dev: uint64(st.Dev), Ino: st.Ino}, nil
+	return infoOf(&st), nil
+}
+
+func infoOf(st *unix.Stat_t) Info {
+	return Info{Mode: st.Mode, GID: st.Gid, Links: uint32(st.Nlink), Blocks: uint64(st.Blocks), Dev: uint64(st.Dev), Ino: st.Ino}
 }
 
 // Fixed reports whether an open file is immutable or may only be appended to,
