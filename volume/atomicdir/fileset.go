@@ -19,10 +19,17 @@ import (
 // digest identifies a set of files.
 type digest [sha256.Size]byte
 
-func digestOf(files map[string]fileset.File) digest {
+// digestOf also returns the sorted names. Those of the last set, if they are still the same,
+// need no sorting, which of many small files takes as long as hashing them.
+func digestOf(files map[string]fileset.File, last []string) (digest, []string) {
+	names := last
+	if !areNames(last, files) {
+		names = slices.AppendSeq(make([]string, 0, len(files)), maps.Keys(files))
+		slices.Sort(names)
+	}
 	h := sha256.New()
 	var head []byte
-	for _, name := range slices.Sorted(maps.Keys(files)) {
+	for _, name := range names {
 		f := files[name]
 		head = binary.LittleEndian.AppendUint64(head[:0], uint64(len(name)))
 		head = append(head, name...)
@@ -33,7 +40,15 @@ func digestOf(files map[string]fileset.File) digest {
 		h.Write(head)
 		h.Write(f.Data)
 	}
-	return digest(h.Sum(nil))
+	return digest(h.Sum(nil)), names
+}
+
+// areNames reports whether these different names are those of the files.
+func areNames(names []string, files map[string]fileset.File) bool {
+	return len(names) == len(files) && !slices.ContainsFunc(names, func(name string) bool {
+		_, ok := files[name]
+		return !ok
+	})
 }
 
 func appendOwner(b []byte, id *int64) []byte {

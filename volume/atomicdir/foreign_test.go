@@ -431,3 +431,49 @@ func mustReadlink(dir string) string {
 	}
 	return filepath.Join(dir, link)
 }
+
+// Where the clock is too coarse to show a change, the names are all that shows it.
+func TestEachVisibleNameIsLookedFor(t *testing.T) {
+	dir := t.TempDir()
+	files := map[string]fileset.File{"a": {}, "b": {}, "./c": {}, "d/x": {}, "d/y": {}}
+	mustPublish(t, new(Publisher), dir, files)
+	shown := func() bool {
+		t.Helper()
+		target, err := openTarget(dir, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer target.close()
+		whole, err := target.shows(files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return whole
+	}
+	if !shown() {
+		t.Error("a name is missed after a publication")
+	}
+	for _, name := range []string{"a", "c", "d"} {
+		path, aside := filepath.Join(dir, name), filepath.Join(dir, "foreign")
+		if err := os.Rename(path, aside); err != nil {
+			t.Fatal(err)
+		}
+		if shown() {
+			t.Errorf("%s is not missed", name)
+		}
+		if err := os.Rename(aside, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The last set's names save sorting, and change nothing.
+func TestDigestIsOfTheFilesAlone(t *testing.T) {
+	files := map[string]fileset.File{"a": {Data: []byte("1")}, "b": {Data: []byte("2")}}
+	want, sorted := digestOf(files, nil)
+	for _, last := range [][]string{sorted, {"a"}, {"a", "c"}, {"a", "b", "c"}} {
+		if got, names := digestOf(files, last); got != want || !slices.Equal(names, sorted) {
+			t.Errorf("after %q the digest is another, of %q", last, names)
+		}
+	}
+}

@@ -40,6 +40,8 @@ type published struct {
 	// changed is when dir was last changed, by the publication or before it
 	// was found unchanged.
 	changed unix.Timespec
+	// names are the files', sorted.
+	names []string
 }
 
 type contents struct {
@@ -96,12 +98,12 @@ func (p *Publisher) Publish(ctx context.Context, dir string, files map[string]fi
 	}
 	defer release()
 
-	want := digestOf(files)
 	current, err := t.currentVersion()
 	if err != nil {
 		return false, err
 	}
 	known, ok := p.recall(dir)
+	want, names := digestOf(files, known.names)
 	inPlace := ok && current.exists() && known.contents == contents{t.id, current, want}
 	if inPlace && known.changed == t.changed {
 		// The clock of a file system may be too coarse to show the last change.
@@ -123,7 +125,7 @@ func (p *Publisher) Publish(ctx context.Context, dir string, files map[string]fi
 		return changed, err
 	}
 	if last, err := t.lastChange(); err == nil { // else the next call reads back
-		p.remember(dir, published{contents{t.id, current, want}, last})
+		p.remember(dir, published{contents{t.id, current, want}, last, names})
 	}
 	return changed, nil
 }

@@ -3,6 +3,7 @@
 package atomicdir
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"os"
@@ -48,6 +49,17 @@ var workloads = []workload{
 		for _, name := range names {
 			if err := os.WriteFile(filepath.Join(dir, name), files[name].Data, files[name].Mode); err != nil {
 				tb.Fatal(err)
+			}
+		}
+		watch.StopTimer()
+	}},
+	{"os.ReadFile", func(tb testing.TB, dir string, files map[string]fileset.File, watch stopwatch) {
+		mustPublish(tb, new(Publisher), dir, files)
+		names := slices.Sorted(maps.Keys(files))
+		watch.StartTimer()
+		for _, name := range names {
+			if data, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !bytes.Equal(data, files[name].Data) {
+				tb.Fatal(name, err)
 			}
 		}
 		watch.StopTimer()
@@ -121,7 +133,7 @@ func measurePublishing(t *testing.T) {
 	}{
 		{"first", "os.WriteFile", 1.5},
 		{"unchanged by digest", "first", 0.05},
-		{"unchanged by reading back", "first", 0.35},
+		{"unchanged by reading back", "os.ReadFile", 0.8},
 		{"one changed", "first", 1},
 	} {
 		ours, theirs := times[r.name], times[r.to]

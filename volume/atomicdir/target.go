@@ -82,22 +82,29 @@ func openTarget(dir string, before func(op, name string) error) (*target, error)
 	return t, nil
 }
 
-// shows reports whether there is an entry for every visible name of files.
+// shows reports whether there is an entry for every visible name of files, which are valid.
 func (t *target) shows(files map[string]fileset.File) (bool, error) {
 	names, err := readNames(t.fd)
 	if err != nil {
 		return false, t.failed("list", "", err)
 	}
-	there := make(map[string]bool, len(names))
-	for _, name := range names {
-		there[name] = true
-	}
+	// Names are looked up among the files, since a set of all that are there costs more than
+	// all else here.
+	missing, missingDirs := len(files), make(map[string]bool)
 	for p := range files {
-		if name, _, _ := strings.Cut(path.Clean(p), "/"); !there[name] {
-			return false, nil
+		if strings.Contains(p, "/") {
+			missing--
+			name, _, _ := strings.Cut(path.Clean(p), "/")
+			missingDirs[name] = true
 		}
 	}
-	return true, nil
+	for _, name := range names {
+		if _, ok := files[name]; ok {
+			missing--
+		}
+		delete(missingDirs, name)
+	}
+	return missing == 0 && len(missingDirs) == 0, nil
 }
 
 // lastChange is when the directory was last changed, as of now.
