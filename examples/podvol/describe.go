@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/examples/nodehttp/nodeevents"
 	"github.com/podvol/podvol/examples/podvol/internal/completion"
 	"github.com/podvol/podvol/examples/podvol/internal/describe"
 	"github.com/podvol/podvol/examples/podvol/internal/fields"
@@ -86,6 +87,7 @@ type describer struct {
 	found   stored
 	whys    claimWhys
 	node    []nodeserver.Volume
+	events  []nodeevents.Event
 	damaged error
 	printed bool
 }
@@ -100,14 +102,18 @@ func newDescriber(ctx context.Context, s streams, rootDir string) (*describer, e
 	if _, fatal := errors.AsType[*volumemanager.RootError](unreadable); fatal {
 		return nil, unreadable
 	}
-	node, _, err := nodeserver.VolumesOr(ctx, rootDir, recorded, s.err)
+	node, running, err := nodeserver.VolumesOr(ctx, rootDir, recorded, s.err)
+	var events []nodeevents.Event
+	if running {
+		events, _ = nodeserver.Events(ctx, rootDir) // nothing else is missed without
+	}
 	users := make(kubectlget.ClaimUsers)
 	for _, v := range recorded {
 		if v.Claim.Name != "" && !slices.Contains(users[v.Claim], v.Pod.Name) {
 			users[v.Claim] = append(users[v.Claim], v.Pod.Name)
 		}
 	}
-	return &describer{streams: s, found: found, whys: claimWhys{found: found, users: users}, node: node, damaged: errors.Join(found.damaged, unreadable)}, err
+	return &describer{streams: s, found: found, whys: claimWhys{found: found, users: users}, node: node, events: events, damaged: errors.Join(found.damaged, unreadable)}, err
 }
 
 func (d *describer) claims(all []*v1.PersistentVolumeClaim) error {
@@ -145,7 +151,7 @@ func (d *describer) volumes(all []*v1.PersistentVolume) error {
 }
 
 func (d *describer) storage(pv *v1.PersistentVolume) describe.Storage {
-	s := describe.Storage{Volume: pv, Node: d.node}
+	s := describe.Storage{Volume: pv, Node: d.node, Events: d.events}
 	if pv != nil {
 		s.Source, s.OnDelete = sourceOf(pv), plannedFate(pv, false)
 	}

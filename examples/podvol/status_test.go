@@ -28,6 +28,10 @@ func TestStatusAsksTheNode(t *testing.T) {
 		if out, _ := mustPodvol(t, exitOK, "explain", "b/data", "--root-dir", root); !strings.Contains(out, "Waits for:  claim shop/data to be bound\n") {
 			t.Errorf("%s", out)
 		}
+		out, _ = mustPodvol(t, exitOK, "pvc", "describe", "shop/data", "--root-dir", root)
+		if !strings.Contains(out, "Warning ProvisioningFailed: ") {
+			t.Errorf("it says no event:\n%s", out)
+		}
 		n.stop()
 		out, _ = mustPodvol(t, exitOK, "status", "--root-dir", root, "-o", "json")
 		assertStates(t, rowsOf(t, out), "records", "memory mounted")

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/podvol/podvol/examples/nodehttp/nodeevents"
 	"github.com/podvol/podvol/examples/podvol/internal/fields"
 	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
 )
@@ -28,6 +29,8 @@ type Storage struct {
 	Source, OnDelete string
 	// Node are the volumes of pods on this machine.
 	Node []nodeserver.Volume
+	// Events are those that the node remembers.
+	Events []nodeevents.Event
 }
 
 // ClaimFields describe the claim.
@@ -55,6 +58,7 @@ func (s Storage) ClaimFields(now time.Time) []fields.Field {
 		{Name: "Selected Node", Text: c.Annotations["volume.kubernetes.io/selected-node"]},
 		{Name: "Conditions", Text: conditions(c.Status.Conditions, now)},
 		{Name: "Used By", Text: cmp.Or(s.users(now), "no pod on this machine")},
+		fields.Events(s.Events, "PersistentVolumeClaim", c.Namespace, c.Name, now),
 	}
 }
 
@@ -90,6 +94,7 @@ func (s Storage) VolumeFields(now time.Time) []fields.Field {
 		{Name: "If its claim goes", Text: s.OnDelete},
 		{Name: "Provisioned By", Text: pv.Annotations["pv.kubernetes.io/provisioned-by"]},
 		{Name: "Used By", Text: cmp.Or(s.users(now), "no pod on this machine")},
+		fields.Events(s.Events, "PersistentVolume", "", pv.Name, now),
 	}
 }
 

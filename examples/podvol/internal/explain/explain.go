@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/podvol/podvol/examples/nodehttp/nodeevents"
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/completion"
 	"github.com/podvol/podvol/examples/podvol/internal/fields"
@@ -112,12 +113,12 @@ func (s Surroundings) explain(ctx context.Context, rootDir, word, output string)
 	for i, v := range chosen {
 		all[i] = k.explain(v)
 	}
-	return errors.Join(show(s.Out, all, output, time.Now()), unreadable)
+	return errors.Join(show(s.Out, all, k.events, output, time.Now()), unreadable)
 }
 
-func show(out io.Writer, all []Explanation, output string, now time.Time) error {
+func show(out io.Writer, all []Explanation, events []nodeevents.Event, output string, now time.Time) error {
 	if output == "text" {
-		return fields.Print(out, textOf(all, now))
+		return fields.Print(out, append(textOf(all, now), fields.Events(events, "Pod", all[0].Namespace, all[0].Pod, now)))
 	}
 	return choice.Print(out, output, all)
 }
@@ -128,6 +129,7 @@ type knowledge struct {
 	volumes          []nodeserver.Volume
 	recorded         []volumemanager.VolumeStatus
 	drivers          []nodeserver.Driver
+	events           []nodeevents.Event
 	mounts           map[string]mount.Entry // by target
 }
 
@@ -142,6 +144,7 @@ func look(ctx context.Context, rootDir string, mounts mount.Table, says io.Write
 	}
 	if running {
 		k.drivers, _ = nodeserver.Drivers(ctx, rootDir) // a node may have none
+		k.events, _ = nodeserver.Events(ctx, rootDir)   // nothing else is missed without
 	} else {
 		k.knownBy = nodeserver.ByRecords
 	}

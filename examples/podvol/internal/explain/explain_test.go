@@ -124,7 +124,7 @@ func TestEverythingIsSaid(t *testing.T) {
 	k, v := failing(now)
 	e := k.explain(v)
 	var out bytes.Buffer
-	if err := show(&out, []Explanation{e}, "text", now); err != nil {
+	if err := show(&out, []Explanation{e}, nil, "text", now); err != nil {
 		t.Fatal(err)
 	}
 	got := out.String()
@@ -159,7 +159,7 @@ func TestOtherProgramsReadTheSame(t *testing.T) {
 	for format, read := range map[string]func([]byte, any) error{"json": json.Unmarshal, "yaml": func(text []byte, to any) error { return yaml.Unmarshal(text, to) }} {
 		var out bytes.Buffer
 		var got []map[string]any
-		err := show(&out, []Explanation{k.explain(v)}, format, now)
+		err := show(&out, []Explanation{k.explain(v)}, nil, format, now)
 		if err := errors.Join(err, read(out.Bytes(), &got)); err != nil || len(got) != 1 {
 			t.Fatalf("%s: %v\n%s", format, err, out.String())
 		}
@@ -186,7 +186,7 @@ func TestRecordsAloneSayLess(t *testing.T) {
 	k.volumes, k.recorded = volumes, append(k.recorded, volumemanager.VolumeStatus{PodUID: "stray", Volume: "left", Found: true, Err: volumemanager.ErrNoRecord})
 	for i, want := range [][]string{{"no podvol run-node was asked", "Pod:       shop/web"}, {"Pod:       not known", "none: it is known by its directory alone"}} {
 		var out bytes.Buffer
-		if err := show(&out, []Explanation{k.explain(volumes[i])}, "text", now); err != nil {
+		if err := show(&out, []Explanation{k.explain(volumes[i])}, nil, "text", now); err != nil {
 			t.Fatal(err)
 		}
 		for _, text := range want {
