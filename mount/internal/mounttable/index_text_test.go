@@ -2,8 +2,10 @@ package mounttable
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -86,6 +88,55 @@ func TestIndexOnAKernelThatListsInAnotherOrder(t *testing.T) {
 		if x.byMountinfo != usual.byMountinfo {
 			t.Errorf("by mountinfo: %v, and in the usual order %v", x.byMountinfo, usual.byMountinfo)
 		}
+	})
+}
+
+// countedKernel counts the reads of single mounts.
+type countedKernel struct {
+	statmount.Host
+	reads *atomic.Int32
+}
+
+func (k countedKernel) Read(id uint64, want statmount.Fields, buffer []byte) (statmount.Record, error) {
+	k.reads.Add(1)
+	return k.Host.Read(id, want, buffer)
+}
+
+// Of a long table only some mounts are read one by one, and each has its own ids all the
+// same: also one below a younger mount.
+func TestIndexOfALongTable(t *testing.T) {
+	nstest.Parallel(t)
+	nstest.Run(t, func(t *testing.T) {
+		base := t.TempDir()
+		testtool.Must(t, unix.Mount("base", base, "tmpfs", 0, ""))
+		old, young := testtool.MkdirAll(t, base, "old"), testtool.MkdirAll(t, base, "young")
+		testtool.Must(t, unix.Mount("old", old, "tmpfs", 0, "size=64k"))
+		for i := range 600 {
+			dir := testtool.MkdirAll(t, base, fmt.Sprint(i))
+			testtool.Must(t, unix.Mount(fmt.Sprint(i), dir, "tmpfs", 0, "size=64k"))
+		}
+		testtool.Must(t, unix.Mount("young", young, "tmpfs", 0, "size=64k"))
+		below := testtool.MkdirAll(t, young, "below")
+		testtool.Must(t, unix.Mount("", base, "", unix.MS_PRIVATE, "")) // else it cannot be moved
+		testtool.Must(t, unix.Mount(old, below, "", unix.MS_MOVE, ""))
+		var reads atomic.Int32 // several at a time
+		x := New(countedKernel{reads: &reads})
+		points, err := x.List()
+		testtool.Must(t, err)
+		if x.byMountinfo {
+			t.Skip("this kernel has no calls for single mounts")
+		}
+		if n := int(reads.Load()); n > len(points)/2 {
+			t.Errorf("%d of %d mounts were read one by one", n, len(points))
+		}
+		for _, n := range x.graph.all() {
+			r, err := statmount.Host{}.Read(n.id, changing, make([]byte, 4096))
+			testtool.Must(t, err)
+			if !n.isAt(r, changing) {
+				t.Errorf("%s has the ids %d and %d of %s", n.entry.Target, n.id, n.parent, r.Target())
+			}
+		}
+		agree(t, x, old, below, young, filepath.Join(base, "300"))
 	})
 }
 
