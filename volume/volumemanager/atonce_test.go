@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 
@@ -111,25 +112,33 @@ func down(where string, n int) string { return fmt.Sprintf("down, %s, %d", where
 // directories are the calls that make and remove n pods' directories.
 func (c *crowds) directories(dir string, n int) []figures.Way {
 	var root string
-	each := func(f func(string) error, backwards bool) func() {
-		return func() {
+	return []figures.Way{
+		{Name: "mkdir", Prepare: func() { root = c.fresh(dir); must(c.t, mkdir(root)) }, Run: func() { makeDirectories(c.t, root, n) }},
+		{Name: "rmdir", Run: func() {
 			for i := range n {
-				pod := filepath.Join(root, fmt.Sprint("uid-p", i))
-				dirs := []string{pod, filepath.Join(pod, "volumes"), filepath.Join(pod, "volumes/kubernetes.io~nfs"), filepath.Join(pod, "volumes/kubernetes.io~nfs/v")}
-				for d := range dirs {
-					if backwards {
-						d = len(dirs) - 1 - d
-					}
-					must(c.t, f(dirs[d]))
+				for _, d := range slices.Backward(directoriesOf(root, i)) {
+					must(c.t, unix.Rmdir(d))
 				}
 			}
+		}},
+	}
+}
+
+func mkdir(path string) error { return unix.Mkdir(path, 0o750) }
+
+// makeDirectories makes n pods' directories.
+func makeDirectories(t *testing.T, root string, n int) {
+	for i := range n {
+		for _, d := range directoriesOf(root, i) {
+			must(t, mkdir(d))
 		}
 	}
-	mkdir := func(path string) error { return unix.Mkdir(path, 0o750) }
-	return []figures.Way{
-		{Name: "mkdir", Prepare: func() { root = c.fresh(dir); must(c.t, mkdir(root)) }, Run: each(mkdir, false)},
-		{Name: "rmdir", Run: each(unix.Rmdir, true)},
-	}
+}
+
+// directoriesOf are those of a pod with an NFS volume.
+func directoriesOf(root string, i int) []string {
+	pod := filepath.Join(root, fmt.Sprint("uid-p", i))
+	return []string{pod, filepath.Join(pod, "volumes"), filepath.Join(pod, "volumes/kubernetes.io~nfs"), filepath.Join(pod, "volumes/kubernetes.io~nfs/v")}
 }
 
 // report tells of the pods on tmpfs.

@@ -106,6 +106,7 @@ func (f *measurement) many() {
 	}
 	var cheap, all []figures.Taken
 	var restarts []time.Duration
+	bare := make(map[int][]figures.Taken)
 	for round := range 3 {
 		some := f.addAll(few)
 		some.stop()
@@ -116,9 +117,9 @@ func (f *measurement) many() {
 			f.idle(crowd)
 		}
 		restarts = append(restarts, crowd.restart())
+		bare[few], bare[full] = append(bare[few], f.directories(few)), append(bare[full], f.directories(full))
 	}
 	byWall := func(a, b figures.Taken) int { return cmp.Compare(a.Wall, b.Wall) }
-	byCPU := func(a, b figures.Taken) int { return cmp.Compare(a.CPU, b.CPU) }
 	slices.SortFunc(cheap, byCPU)
 	slices.SortFunc(all, byCPU)
 	f.limit(fmt.Sprintf("%d pods at once", full), figures.Wall, slices.MinFunc(all, byWall).Wall.Seconds(), 1)
@@ -126,15 +127,44 @@ func (f *measurement) many() {
 	f.limit(fmt.Sprintf("%d pods at once", full), figures.CPU, all[0].CPU.Seconds(), 2)
 	f.limit(fmt.Sprintf("restart with %d volumes", full), figures.Wall, slices.Min(restarts).Seconds(), 1)
 	last := f.addAll(most)
+	bare[most] = append(bare[most], f.directories(most))
 	f.limit(fmt.Sprintf("restart with %d volumes", most), figures.Wall, last.restart().Seconds(), 1)
 	// Processor time, which is what each of them costs whatever else runs.
 	curve := figures.Curve{What: "CPU of set-up of a pod with an NFS volume, on the fake mounter", Of: "pods at once", Unit: figures.CPU}
-	if f.asserted {
-		curve.Limit = 1.1
-	}
 	curve.Points = []figures.Point{figures.Each(few, cheap[len(cheap)/2]), figures.Each(full, all[len(all)/2]), figures.Each(most, last.Taken)}
-	figures.ReportCurve(f.t, curve)
+	f.reportGrowth(curve, bare)
 }
+
+// directories measures the bare calls that make n such pods' directories on the same disk.
+func (f *measurement) directories(n int) figures.Taken {
+	f.t.Helper()
+	root, err := os.MkdirTemp(f.dir, "bare-")
+	mustPass(f.t, err)
+	return figures.Take(f.t, func() { makeDirectories(f.t, root, n) })
+}
+
+// reportGrowth tells what a set-up costs by the number of pods, and what the bare calls do: a
+// larger directory of ext4 costs more of each, which is the kernel's, so that only what set-ups
+// grow beyond them has a limit.
+func (f *measurement) reportGrowth(setUp figures.Curve, bare map[int][]figures.Taken) {
+	f.t.Helper()
+	calls := figures.Curve{What: "CPU of the bare calls that make such a pod's directories", Of: setUp.Of, Unit: figures.CPU}
+	part := figures.Curve{What: setUp.What + ", as a part of those bare calls", Of: setUp.Of}
+	if f.asserted {
+		part.Limit = 1.1
+	}
+	for _, p := range setUp.Points {
+		taken := bare[int(p.X)]
+		slices.SortFunc(taken, byCPU)
+		calls.Points = append(calls.Points, figures.Each(int(p.X), taken[len(taken)/2]))
+		part.Points = append(part.Points, figures.Point{X: p.X, Y: p.Y / calls.Points[len(calls.Points)-1].Y})
+	}
+	for _, c := range []figures.Curve{setUp, calls, part} {
+		figures.ReportCurve(f.t, c)
+	}
+}
+
+func byCPU(a, b figures.Taken) int { return cmp.Compare(a.CPU, b.CPU) }
 
 // crowd is a manager with many pods.
 type crowd struct {
