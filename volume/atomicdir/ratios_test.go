@@ -132,7 +132,8 @@ func measurePublishing(t *testing.T) {
 		limit    float64
 	}{
 		{"first", "os.WriteFile", 1.5},
-		{"unchanged by digest", "first", 0.05},
+		// Most of this is listing the names and hashing the contents, however fast a write is.
+		{"unchanged by digest", "os.ReadFile", 0.1},
 		{"unchanged by reading back", "os.ReadFile", 0.8},
 		{"one changed", "first", 1},
 	} {
