@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,8 +27,8 @@ const disksPerNode = 50
 
 // measured is what it took to attach many disks, each.
 type measured struct {
-	wall, cpu time.Duration
-	calls     float64
+	figures.Taken
+	calls float64
 }
 
 // TestFiguresOfManyAttachments attaches disks to nodes, fifty to each, with an attacher that
@@ -47,10 +46,10 @@ func TestFiguresOfManyAttachments(t *testing.T) {
 		for range min(5, max(1, 1000/n)) {
 			all = append(all, attachMany(t, n))
 		}
-		slices.SortFunc(all, func(a, b measured) int { return cmp.Compare(a.cpu, b.cpu) })
+		slices.SortFunc(all, func(a, b measured) int { return cmp.Compare(a.CPU, b.CPU) })
 		m := all[len(all)/2]
-		t.Logf("%5d disks: %v and %v of CPU time a disk, %.2f requests of the controller", n, m.wall, m.cpu, m.calls)
-		curve.Points = append(curve.Points, figures.Point{X: float64(n), Y: m.cpu.Seconds()})
+		t.Logf("%5d disks: %v and %v of CPU time a disk, %.2f requests of the controller", n, m.Wall/time.Duration(n), m.CPU/time.Duration(n), m.calls)
+		curve.Points = append(curve.Points, figures.Each(n, m.Taken))
 		requests.Points = append(requests.Points, figures.Point{X: float64(n), Y: m.calls})
 	}
 	figures.ReportCurve(t, curve)
@@ -65,12 +64,12 @@ type countedClient struct {
 
 func (c *countedClient) Create(ctx context.Context, object metav1.Object) (metav1.Object, error) {
 	c.creates.Add(1)
-	return c.Client.Create(ctx, object)
+	return objects.Sharing(c.Client).Create(ctx, object)
 }
 
 func (c *countedClient) UpdateStatus(ctx context.Context, object metav1.Object) (metav1.Object, error) {
 	c.statuses.Add(1)
-	return c.Client.UpdateStatus(ctx, object)
+	return objects.Sharing(c.Client).UpdateStatus(ctx, object)
 }
 
 func (c *countedClient) Update(ctx context.Context, object metav1.Object) (metav1.Object, error) {
@@ -82,6 +81,9 @@ func (c *countedClient) Delete(ctx context.Context, ref volume.ObjectRef, precon
 	c.others.Add(1)
 	return c.Client.Delete(ctx, ref, preconditions)
 }
+
+// Sharing counts as well.
+func (c *countedClient) Sharing() objects.Writer { return c }
 
 // Live implements [objects.Cached]: what is not asked of it a cache would answer.
 func (c *countedClient) Live() objects.Reader { return countedReader{c} }
@@ -133,7 +135,7 @@ func diskName(i int) string { return fmt.Sprintf("disk-%05d", i) }
 
 func createIn(t *testing.T, store *objects.Store, o metav1.Object) {
 	t.Helper()
-	if _, err := store.Create(t.Context(), o); err != nil {
+	if _, err := objects.Sharing(store).Create(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -162,12 +164,12 @@ func attachMany(t *testing.T, n int) measured {
 	client := &countedClient{Client: store}
 	listed := watchLists(store, "", n)
 	stop := control(t, store, client)
-	began, cpu := time.Now(), cpuTime(t)
-	for i := range n {
-		createIn(t, store, podOn(fmt.Sprintf("p%d", i), fmt.Sprintf("n%d", i/disksPerNode), diskName(i)))
-	}
-	await(t, listed)
-	m := measured{wall: time.Since(began) / time.Duration(n), cpu: (cpuTime(t) - cpu) / time.Duration(n)}
+	m := measured{Taken: figures.Take(t, func() {
+		for i := range n {
+			createIn(t, store, podOn(fmt.Sprintf("p%d", i), fmt.Sprintf("n%d", i/disksPerNode), diskName(i)))
+		}
+		await(t, listed)
+	})}
 	stop()
 	m.calls = client.check(t, int64(n))
 	return m
@@ -214,9 +216,9 @@ func attachAtOnce(ctx context.Context, store *objects.Store) {
 		if err != nil || a.Status.Attached {
 			return work.Result{}
 		}
-		next := a.DeepCopy()
+		next := *a
 		next.Status.Attached = true
-		_, err = store.UpdateStatus(ctx, next)
+		_, err = objects.Sharing(store).UpdateStatus(ctx, &next)
 		return work.Result{Reason: err}
 	}, Workers: 4})
 	store.WatchKind("VolumeAttachment", queue.Enqueue)
@@ -251,12 +253,4 @@ func watchLists(store *objects.Store, name string, n int) <-chan struct{} {
 		}
 	}()
 	return done
-}
-
-func cpuTime(t *testing.T) time.Duration {
-	var usage unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

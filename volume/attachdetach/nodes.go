@@ -163,11 +163,11 @@ func (c *Controller) tellNode(ctx context.Context, name types.NodeName) (time.Du
 	if wait > 0 {
 		return wait, nil
 	}
-	next := node.DeepCopy()
+	next := *node
 	next.Status.VolumesAttached = list
-	stored, err := c.objects.UpdateStatus(ctx, next)
+	stored, err := objects.Sharing(c.objects).UpdateStatus(ctx, &next)
 	if err != nil {
-		return 0, c.nodes.Failed(ctx, next, err)
+		return 0, c.nodes.Failed(ctx, &next, err)
 	}
 	c.retelling.note(node, list)
 	if stored, ok := stored.(*v1.Node); ok {

@@ -290,7 +290,7 @@ func (c *Controller) create(ctx context.Context, s *site, w *wanted) error {
 		Spec:       storagev1.VolumeAttachmentSpec{Attacher: w.kind.attacher(w.spec), NodeName: string(s.node), Source: sourceOf(w.spec)},
 	}
 	s.has = &attachment{object: object, volume: s.name} // it may be there whatever the answer is
-	stored, err := c.objects.Create(ctx, object)
+	stored, err := objects.Sharing(c.objects).Create(ctx, object)
 	switch {
 	case err == nil:
 		made, ok := stored.(*storagev1.VolumeAttachment)
