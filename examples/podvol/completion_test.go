@@ -49,10 +49,33 @@ func TestCompletionOffersMountedPods(t *testing.T) {
 				t.Errorf("%s: %q, want %q", given, got, want)
 			}
 		}
+		if got := completed(t, "unmount", "--root-dir", root, "--uid", ""); len(got) != 1 || got[0] == "shop/a" {
+			t.Errorf("UIDs: %q", got)
+		}
 		for _, args := range [][]string{{"unmount", "--root-dir", root, "--pod", ""}, {"explain", "--root-dir", root, ""}} {
 			if got := completed(t, args...); !slices.Equal(got, []string{"shop/a"}) {
 				t.Errorf("%q: %q", args, got)
 			}
 		}
 	})
+}
+
+func TestCompletionOffersWhatManifestsDeclare(t *testing.T) {
+	file := manifestFile(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: shop}\nspec:\n  initContainers: [{name: first, image: i}]\n  containers: [{name: main, image: i}]\n  volumes: [{name: config, configMap: {name: c}}]\n---\n"+podNamed("api", disk))
+	for args, want := range map[string]string{
+		"mount -f " + file + " --pod":                    "shop/api shop/web",
+		"run -f " + file + " --container":                "first main",
+		"run -f " + file + " --pod shop/api --container": "",
+		"render -f " + file + " --pod shop/web --volume": "config",
+		"render --filename " + file + " --volume":        "config disk",
+		"mount -f - --pod":                               "",
+		"mount -f /nonexistent --pod":                    "",
+	} {
+		if got := completed(t, append(strings.Fields(args), "")...); !slices.Equal(got, strings.Fields(want)) {
+			t.Errorf("%s: %q, want %q", args, got, want)
+		}
+	}
+	if _, errOut := mustPodvol(t, exitUsage, "completion", "bsh"); !strings.Contains(errOut, `did you mean "bash"?`) {
+		t.Errorf("%s", errOut)
+	}
 }

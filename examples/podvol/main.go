@@ -146,11 +146,17 @@ func rootCommand(s streams) *cobra.Command {
 			Warn: func(rootDir string) { warnHidden(s.err, rootDir) }, Check: checkStored})),
 		explain.Command(explain.Surroundings{Out: s.out, Err: s.err, Usage: usagef, AddRootDir: addRootDir, CheckRootDir: checkRootDir}),
 		withoutArgs(version.Command(s.out)), withoutArgs(pluginlist.Command(s.out, ownplugins.Known)), withoutArgs(ownplugins.ListCommand(ownplugins.Surroundings{Out: s.out, Err: s.err, Usage: usagef, Reported: errReported, RootDir: addRootDir})))
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" { // which takes a wrong word for a wish for help
+			c.Args, c.RunE = root.Args, root.RunE
+		}
+	}
 	return root
 }
 
 func unknownCommand(root *cobra.Command, word string) error {
-	return usagef("unknown command %q%s; see podvol --help", word, choice.MeantCommand(root, word))
+	return usagef("unknown command %q%s; see %s --help", word, choice.MeantCommand(root, word), root.CommandPath())
 }
 
 // flagError is the error of a wrong flag.

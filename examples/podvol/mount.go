@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
+	"github.com/podvol/podvol/examples/podvol/internal/completion"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/examples/podvol/internal/report"
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
@@ -77,6 +78,7 @@ func mountCommand(s streams) *cobra.Command {
 	addVolumeDirs(flags, &o.volumeDirs)
 	o.plugins.Add(flags, usagef)
 	addRootDir(flags, &o.rootDir)
+	completion.OfManifests(c)
 	return c
 }
 

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
+	"github.com/podvol/podvol/examples/podvol/internal/completion"
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/volume/atomicdir"
 	"github.com/podvol/podvol/volume/objects/localtoken"
@@ -65,6 +66,7 @@ func renderCommand(s streams) *cobra.Command {
 	choice.AddOutput(c, &o.output, "tar", "json", "dir")
 	flags.StringVar(&o.to, "to", "", "the directory of -o dir; it must exist")
 	flags.StringVar(&o.rootDir, "root-dir", defaultRootDir(), "directory with the key of tokens")
+	completion.OfManifests(c)
 	return c
 }
 

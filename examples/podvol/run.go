@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/examples/podvol/internal/completion"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/examples/podvol/internal/report"
@@ -98,6 +99,7 @@ func runCommand(s streams) *cobra.Command {
 	o.plugins.Add(flags, usagef)
 	flags.StringVar(&o.rootDir, "root-dir", defaultRootDir(), "directory below which each run has its root directory")
 	o.again.add(flags)
+	completion.OfManifests(c)
 	return c
 }
 

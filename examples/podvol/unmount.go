@@ -66,7 +66,7 @@ func unmountCommand(s streams) *cobra.Command {
 	flags.StringArrayVar(&o.pods, "pod", nil, "unmount this pod, as NAMESPACE/NAME; with -f: only this one of the manifests (repeatable)")
 	flags.StringArrayVar(&o.uids, "uid", nil, "unmount the pod with this UID, where several have its name (repeatable)")
 	flags.BoolVar(&o.all, "all", false, "unmount all pods below the root directory; with --node: all of that node")
-	_ = c.RegisterFlagCompletionFunc("pod", completion.Pods) // the flag is there
+	_ = errors.Join(c.RegisterFlagCompletionFunc("pod", completion.Pods), c.RegisterFlagCompletionFunc("uid", completion.UIDs)) // the flags are there
 	choice.AddOutput(c, &o.output, rows.Formats()...)
 	flags.DurationVar(&o.timeout, "timeout", kubeletPodWait, "how long to wait for all volumes")
 	addVolumeDirs(flags, &o.volumeDirs)

@@ -29,6 +29,18 @@ func Pods(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDire
 	return offered(names, nil)
 }
 
+// UIDs completes a flag with the UIDs of such pods; beside each is its name.
+func UIDs(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	var uids []string
+	if rootDir, ok := root(c); ok {
+		volumes, _ := volumemanager.Inspect(rootDir, table.Kernel())
+		for _, v := range volumes {
+			uids = append(uids, cobra.CompletionWithDesc(string(v.PodUID), v.Pod.String()))
+		}
+	}
+	return offered(uids, nil)
+}
+
 // PodOrVolume completes one argument, POD or POD/VOLUME: with the pods, and with the volumes of a pod
 // that is named as NAMESPACE/NAME, NAME or UID and followed by a slash.
 func PodOrVolume(c *cobra.Command, args []string, given string) ([]string, cobra.ShellCompDirective) {

@@ -1,0 +1,59 @@
+package completion
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/podvol/podvol/volume/objects/manifest"
+)
+
+// OfManifests completes the flags of a command that takes manifests with what is in those that -f
+// names so far: --pod, --container and --volume, as far as the command has them.
+func OfManifests(c *cobra.Command) {
+	for flag, names := range map[string]func(*v1.Pod) []string{
+		"pod": func(pod *v1.Pod) []string { return []string{pod.Namespace + "/" + pod.Name} },
+		"container": func(pod *v1.Pod) (names []string) {
+			for _, container := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
+				names = append(names, container.Name)
+			}
+			return names
+		},
+		"volume": func(pod *v1.Pod) (names []string) {
+			for _, v := range pod.Spec.Volumes {
+				names = append(names, v.Name)
+			}
+			return names
+		},
+	} {
+		if c.Flag(flag) == nil {
+			continue
+		}
+		_ = c.RegisterFlagCompletionFunc(flag, func(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) { // the flag is there
+			var all []string
+			for _, pod := range declared(c) {
+				if chosen := c.Flag("pod"); flag == "pod" || chosen == nil || !chosen.Changed || chosen.Value.String() == pod.Namespace+"/"+pod.Name {
+					all = append(all, names(pod)...)
+				}
+			}
+			return offered(all, nil)
+		})
+	}
+}
+
+// declared are the pods of the manifests; none where these cannot be read. Standard input is the
+// shell's.
+func declared(c *cobra.Command) []*v1.Pod {
+	files, err := c.Flags().GetStringArray("filename")
+	if err != nil || len(files) == 0 || slices.Contains(files, "-") {
+		return nil
+	}
+	slices.Sort(files) // cobra parses flags twice, and an object must be declared once
+	set, err := manifest.Loader{NodeName: c.Flag("node").Value.String(), Stdin: strings.NewReader("")}.Load(slices.Compact(files)...)
+	if err != nil {
+		return nil
+	}
+	return set.Pods()
+}
