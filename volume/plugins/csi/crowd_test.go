@@ -1,6 +1,7 @@
 package csi_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -180,16 +181,16 @@ func TestFiguresOfCSIVolumesByNumber(t *testing.T) {
 	curve := figures.Curve{What: "CPU of set-up and teardown of a CSI volume, with the test's driver", Of: "volumes at once", Unit: figures.CPU, Limit: 1.2}
 	for _, n := range sizes {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			var cpu []time.Duration
+			var all []figures.Taken
 			for range max(1, sizes[1]/n) {
 				c := newCrowd(t, n, "d")
-				cpu = append(cpu, figures.Take(t, func() {
+				all = append(all, figures.Take(t, func() {
 					c.must(c.each("d", c.setUp))
 					c.must(c.each("d", c.tearDown))
-				}).CPU)
+				}))
 			}
-			slices.Sort(cpu)
-			curve.Points = append(curve.Points, figures.Point{X: float64(n), Y: cpu[len(cpu)/2].Seconds() / float64(n)})
+			slices.SortFunc(all, func(a, b figures.Taken) int { return cmp.Compare(a.CPU, b.CPU) })
+			curve.Points = append(curve.Points, figures.Each(n, all[len(all)/2]))
 		})
 	}
 	figures.ReportCurve(t, curve)
