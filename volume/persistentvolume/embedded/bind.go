@@ -36,7 +36,7 @@ func (c *Cluster) Bind(ctx context.Context, pods ...*v1.Pod) error {
 			return err
 		}
 	}
-	b := c.newBinding(c.placedFirst(ctx, onlyUsed(pods)))
+	b := newBinding(c, c.placedFirst(ctx, onlyUsed(pods)))
 	for {
 		if err := b.waitForClaims(ctx); err != nil && ctx.Err() == nil {
 			return err
@@ -54,7 +54,7 @@ func (c *Cluster) Bind(ctx context.Context, pods ...*v1.Pod) error {
 // all its claims are bound that a container uses. The error is a *[BindError], or
 // says that objects could not be read.
 func (c *Cluster) Place(ctx context.Context, pod *v1.Pod) error {
-	b := c.newBinding(onlyUsed([]*v1.Pod{pod}))
+	b := newBinding(c, onlyUsed([]*v1.Pod{pod}))
 	b.place(ctx)
 	return b.outcome(ctx, nil)
 }
@@ -87,7 +87,7 @@ type binding struct {
 	tried map[index.ClaimID]bool
 }
 
-func (c *Cluster) newBinding(pods []*v1.Pod) *binding {
+func newBinding(c *Cluster, pods []*v1.Pod) *binding {
 	return &binding{cluster: c, pods: pods, refused: make(map[*v1.Pod]error), settled: make(map[*v1.Pod]bool), tried: make(map[index.ClaimID]bool)}
 }
 

@@ -72,7 +72,7 @@ func TestAPodIsOnTheNodeOnceItsLastClaimIsBound(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	b := c.newBinding(onlyUsed(set.Pods()))
+	b := newBinding(c, onlyUsed(set.Pods()))
 	if !b.place(ctx) {
 		t.Fatal("placing the pod has begun nothing")
 	}
