@@ -2,14 +2,12 @@
 package problems
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 
-	"sigs.k8s.io/yaml"
-
+	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/volume"
@@ -107,13 +105,5 @@ func (l *List) Close() error {
 	if l.format == "text" {
 		return nil
 	}
-	text, err := json.MarshalIndent(l.Rows, "", "  ")
-	if err == nil && l.format == "yaml" {
-		text, err = yaml.JSONToYAML(text)
-	}
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(l.out, "%s\n", text)
-	return err
+	return choice.Print(l.out, l.format, l.Rows)
 }
