@@ -6,14 +6,15 @@
 package nodepage
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"html/template"
 	"net/http"
 	"sync"
 	"time"
 
 	"github.com/podvol/podvol/examples/nodehttp/nodeevents"
-	"github.com/podvol/podvol/examples/nodehttp/nodepage/internal/markup"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -53,8 +54,8 @@ const pause = time.Second
 
 // Page is the page of a node. ServeHTTP may be called concurrently.
 type Page struct {
-	config Config
-	page   *markup.Template[view]
+	config   Config
+	template *template.Template
 
 	mu     sync.Mutex // held during a look at the node, which is one at its memory
 	shared *look      // the last look, while it is young
@@ -73,11 +74,7 @@ type look struct {
 
 // New returns a page.
 func New(config Config) *Page {
-	page, err := markup.Parse[view](source)
-	if err != nil {
-		panic(fmt.Sprintf("page.html: %v", err))
-	}
-	return &Page{config: config, page: page}
+	return &Page{config: config, template: template.Must(template.New("page").Parse(source))}
 }
 
 // ServeHTTP answers with the page. The parameter q is a text that volumes must have, state is
@@ -87,6 +84,11 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if l == nil {
 		return // the client has gone
 	}
+	var body bytes.Buffer
+	if err := p.template.Execute(&body, newView(p.config.Node, l, r.URL.Query())); err != nil {
+		http.Error(w, fmt.Sprintf("the page cannot be made: %v", err), http.StatusInternalServerError)
+		return
+	}
 	header := w.Header()
 	header.Set("Content-Type", "text/html; charset=utf-8")
 	header.Set("Content-Security-Policy", policy())
@@ -95,7 +97,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Cross-Origin-Resource-Policy", "same-origin")
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("X-Content-Type-Options", "nosniff")
-	_, _ = w.Write(p.page.Execute(newView(p.config.Node, l, r.URL.Query()))) // the client has gone
+	_, _ = body.WriteTo(w) // the client may have gone
 }
 
 // look returns the state of the node as it is now, or later. It waits where the node has changed

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"html/template"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -20,7 +19,6 @@ import (
 
 	"github.com/podvol/podvol/examples/nodehttp"
 	"github.com/podvol/podvol/examples/nodehttp/nodeevents"
-	"github.com/podvol/podvol/examples/nodehttp/nodepage/internal/markup"
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/claimbinding"
@@ -124,35 +122,6 @@ func TestNothingOfOthersIsMarkup(t *testing.T) {
 		for _, tag := range regexp.MustCompile(`<[^>]*>`).FindAllString(page, -1) {
 			if regexp.MustCompile(`(?i)\s(on\w+|style|src)\s*=`).MatchString(regexp.MustCompile(`"[^"]*"`).ReplaceAllString(tag, `""`)) {
 				t.Errorf("a tag acts: %s", tag)
-			}
-		}
-	}
-}
-
-// The page is what html/template makes of it, but for the style and the script.
-func TestThePageIsHTMLTemplates(t *testing.T) {
-	source := strings.NewReplacer("{{.Style}}", "", "{{.Script}}", "").Replace(source)
-	page, err := markup.Parse[view](source)
-	if err != nil {
-		t.Fatal(err)
-	}
-	other := template.Must(template.New("page").Parse(source))
-	rows := hostileRows()
-	for i := range 300 {
-		rows = append(rows, mounted(fmt.Sprint(i), "a+b"))
-	}
-	s := &state{rows: rows}
-	hostileEvents(s)
-	l := &look{events: newEvents(s.past.All(), rows), taken: time.Now(), rows: rows, damaged: errors.New(hostile), drivers: []Driver{{Name: hostile, Version: hostile, State: hostile, Error: hostile, Calls: []string{hostile}}, {Name: "idle"}}}
-	for _, l := range []*look{l, {taken: time.Now()}} {
-		for _, query := range []string{"", "?page=2", "?state=troubled", "?q=%22%3E%3Cimg&state=%22%3E%3Cscript%3E"} {
-			v := newView(hostile, l, httptest.NewRequest(http.MethodGet, "/"+query, nil).URL.Query())
-			var want strings.Builder
-			if err := other.Execute(&want, v); err != nil {
-				t.Fatal(err)
-			}
-			if got := string(page.Execute(v)); got != want.String() {
-				t.Errorf("%s: the page is\n%s\nhtml/template's\n%s", query, got, want.String())
 			}
 		}
 	}

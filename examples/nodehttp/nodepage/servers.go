@@ -7,14 +7,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/podvol/podvol/examples/nodehttp/nodepage/internal/markup"
 	"github.com/podvol/podvol/volume/volumemanager"
 	"github.com/podvol/podvol/volume/volumesource"
 )
 
 type server struct {
 	ID, Name, State, Class, Error string
-	Address                       markup.Link
+	Address                       string
 	Since                         moment
 	Retry, Volumes                string
 	Explained                     bool // by Error or Retry

@@ -3,6 +3,7 @@ package nodepage
 import (
 	"cmp"
 	"fmt"
+	"html/template"
 	"net/url"
 	"slices"
 	"strconv"
@@ -11,7 +12,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/examples/nodehttp/nodepage/internal/markup"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -33,26 +33,26 @@ type view struct {
 	Waits                      []wait
 	Pods                       []pod
 	First, Last, Matching, All int
-	Narrowed                   bool        // not all match
-	Before, After              markup.Link // other pages
+	Narrowed                   bool   // not all match
+	Before, After              string // addresses of other pages
 	Servers                    []server
 	Drivers                    []driver
 	Others                     history // of what has no volume here
-	Style                      markup.Own
-	Script                     markup.Own
+	Style                      template.CSS
+	Script                     template.JS
 }
 
 // choice is a state that volumes can be selected by.
 type choice struct {
 	State, Name, Class string
-	Address            markup.Link
+	Address            string
 	Count              int
 	Chosen             bool
 }
 
 // newView selects what a request asks for.
 func newView(node string, l *look, asked url.Values) view {
-	v := view{Node: plain(node), Query: plain(asked.Get("q")), State: asked.Get("state"), Taken: moment{Machine: l.taken.UTC().Format(time.RFC3339), Clock: l.taken.UTC().Format(time.DateTime)}, All: len(l.rows), Style: markup.Own(style), Script: markup.Own(script)}
+	v := view{Node: plain(node), Query: plain(asked.Get("q")), State: asked.Get("state"), Taken: moment{Machine: l.taken.UTC().Format(time.RFC3339), Clock: l.taken.UTC().Format(time.DateTime)}, All: len(l.rows), Style: template.CSS(style), Script: template.JS(script)}
 	if l.damaged != nil {
 		v.Damaged = plain(l.damaged.Error())
 	}
@@ -90,7 +90,7 @@ func newView(node string, l *look, asked url.Values) view {
 }
 
 // address is that of a page with these volumes.
-func address(query, state string, number int) markup.Link {
+func address(query, state string, number int) string {
 	values := url.Values{}
 	if query != "" {
 		values.Set("q", query)
@@ -101,7 +101,7 @@ func address(query, state string, number int) markup.Link {
 	if number > 1 {
 		values.Set("page", strconv.Itoa(number))
 	}
-	return markup.Link("./?" + values.Encode())
+	return "./?" + values.Encode()
 }
 
 // count fills the states and the summary.

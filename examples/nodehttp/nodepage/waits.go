@@ -8,14 +8,13 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/podvol/podvol/examples/nodehttp/nodepage/internal/markup"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
 // wait is a reason to wait, and how many volumes have it.
 type wait struct {
 	For     string
-	Address markup.Link // of the page with these volumes
+	Address string // of the page with these volumes
 	Volumes int
 	Pods    int
 	pods    map[types.UID]bool

@@ -49,7 +49,8 @@
 // # Size of a program
 //
 // gRPC's page of traces keeps the linker from leaving out methods that nothing calls. With
-// "go build -tags grpcnotrace" it is not linked: a program of 34 MB has 29 MB then.
+// "go build -tags grpcnotrace" it is not linked: a program of 34 MB that uses html/template
+// nowhere else has 29 MB then.
 //
 // # On disk
 //
