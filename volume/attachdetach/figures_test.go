@@ -82,9 +82,6 @@ func (c *countedClient) Delete(ctx context.Context, ref volume.ObjectRef, precon
 	return c.Client.Delete(ctx, ref, preconditions)
 }
 
-// Sharing counts as well.
-func (c *countedClient) Sharing() objects.Writer { return c }
-
 // Live implements [objects.Cached]: what is not asked of it a cache would answer.
 func (c *countedClient) Live() objects.Reader { return countedReader{c} }
 

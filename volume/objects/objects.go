@@ -50,7 +50,7 @@ type Lister interface {
 //     object must carry the same, or the error matches [ErrConflict]. Without
 //     them the last writer wins.
 //   - A Writer keeps a copy of its argument. It returns a copy of the stored
-//     object.
+//     object, unless it is one of [Sharing].
 //   - If the object to change does not exist, the error matches
 //     [volume.ErrNotFound].
 //   - On an error nothing has changed, unless the error matches [ErrUncertain].

@@ -9,25 +9,30 @@ import (
 )
 
 // Sharer is implemented by a [Writer] that keeps objects in memory and can answer without a
-// copy. Absent: each answer is the caller's own. A type that embeds a Sharer and has a write of
-// its own has a Sharing of its own, too.
+// copy. Absent: each answer is the caller's own.
 type Sharer interface {
 	// Sharing returns a writer of the same objects, whose answers are the stored objects as
-	// of [Getter]: the caller must not change them.
-	Sharing() Writer
+	// of [Getter]: the caller must not change them. Outer is the writer that was asked. If that
+	// is another one, which embeds this one, the result is outer: its own writes must be called.
+	Sharing(outer Writer) Writer
 }
 
 // Sharing returns the writer for a caller that only reads the answers. It is w's
 // [Sharer.Sharing] if w has one, else w.
 func Sharing(w Writer) Writer {
 	if s, ok := w.(Sharer); ok {
-		return s.Sharing()
+		return s.Sharing(w)
 	}
 	return w
 }
 
 // Sharing implements [Sharer].
-func (s *Store) Sharing() Writer { return sharing{s} }
+func (s *Store) Sharing(outer Writer) Writer {
+	if outer != Writer(s) {
+		return outer
+	}
+	return sharing{s}
+}
 
 // sharing is a [Store] whose writes return stored objects.
 type sharing struct{ store *Store }
@@ -55,7 +60,7 @@ func answer(object stored, err error) (metav1.Object, error) {
 	return object, nil
 }
 
-// copied is [answer] for a caller who may change the object.
+// copied is [answer] with a copy, which the caller may change.
 func copied(object stored, err error) (metav1.Object, error) {
 	if err != nil {
 		return nil, err

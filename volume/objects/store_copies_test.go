@@ -1,6 +1,8 @@
 package objects_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -118,6 +120,21 @@ func TestSharingAnswersWithTheStored(t *testing.T) {
 		t.Errorf("an update of nothing answers %v, %v", answer, err)
 	}
 }
+
+// A writer that embeds one that shares is asked itself: it may check or record what is written.
+func TestSharingPassesByNoWriter(t *testing.T) {
+	for name, w := range map[string]objects.Writer{"store": audited{objects.NewStore()}, "pointer": &audited{objects.NewStore()}} {
+		if _, err := objects.Sharing(w).Create(t.Context(), claim("data", full)); !errors.Is(err, errAudited) {
+			t.Errorf("%s: err = %v", name, err)
+		}
+	}
+}
+
+type audited struct{ *objects.Store }
+
+var errAudited = errors.New("audited")
+
+func (audited) Create(context.Context, metav1.Object) (metav1.Object, error) { return nil, errAudited }
 
 // BenchmarkStore writes as a controller does that binds claims.
 func BenchmarkStore(b *testing.B) {

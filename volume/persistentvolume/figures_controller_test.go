@@ -40,9 +40,6 @@ type counted struct {
 
 func (c *counted) Live() objects.Reader { return objects.Live(c.Client) }
 
-// Sharing counts as well.
-func (c *counted) Sharing() objects.Writer { return c }
-
 // expect begins to count.
 func (c *counted) expect(claims int) (done <-chan struct{}) {
 	c.mu.Lock()

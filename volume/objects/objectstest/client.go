@@ -160,7 +160,12 @@ func (c *Client) Delete(ctx context.Context, ref volume.ObjectRef, preconditions
 }
 
 // Sharing implements [objects.Sharer]: the same faults hit these writes.
-func (c *Client) Sharing() objects.Writer { return sharing{c, objects.Sharing(c.store)} }
+func (c *Client) Sharing(outer objects.Writer) objects.Writer {
+	if outer != objects.Writer(c) {
+		return outer
+	}
+	return sharing{c, objects.Sharing(c.store)}
+}
 
 type sharing struct {
 	*Client
