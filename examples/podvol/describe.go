@@ -102,9 +102,9 @@ func newDescriber(ctx context.Context, s streams, rootDir string) (*describer, e
 	if _, fatal := errors.AsType[*volumemanager.RootError](unreadable); fatal {
 		return nil, unreadable
 	}
-	node, running, err := nodeserver.VolumesOr(ctx, rootDir, recorded, s.err)
+	node, unanswered, err := nodeserver.VolumesOr(ctx, rootDir, recorded, s.err)
 	var events []nodeevents.Event
-	if running {
+	if unanswered == nil {
 		events, _ = nodeserver.Events(ctx, rootDir) // nothing else is missed without
 	}
 	users := make(kubectlget.ClaimUsers)

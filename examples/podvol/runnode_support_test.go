@@ -34,6 +34,7 @@ type nodeTest struct {
 	missed []string // said while something else was waited for
 	stop   func() (code int)
 	kill   func() // of a process: SIGKILL
+	signal func(os.Signal)
 }
 
 const patience = 2 * time.Minute
@@ -68,6 +69,11 @@ func runProcess(t *testing.T, dir, root string, args ...string) *nodeTest {
 		_ = c.Wait() // the code says it
 		return c.ProcessState.ExitCode()
 	})
+	n.signal = func(s os.Signal) {
+		if err := c.Process.Signal(s); err != nil {
+			t.Error(err)
+		}
+	}
 	n.kill = func() {
 		_ = c.Process.Kill()
 		n.stop()

@@ -3,6 +3,7 @@ package main
 import (
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
@@ -32,6 +33,11 @@ func TestStatusAsksTheNode(t *testing.T) {
 		if !strings.Contains(out, "Warning ProvisioningFailed: ") {
 			t.Errorf("it says no event:\n%s", out)
 		}
+		// What a node that does not answer knows beside the records may have failed.
+		n.signal(syscall.SIGSTOP)
+		out, _ = mustPodvol(t, exitFailed, "status", "--root-dir", root, "-o", "json")
+		assertStates(t, rowsOf(t, out), "records", "memory mounted")
+		n.signal(syscall.SIGCONT)
 		n.stop()
 		out, _ = mustPodvol(t, exitOK, "status", "--root-dir", root, "-o", "json")
 		assertStates(t, rowsOf(t, out), "records", "memory mounted")

@@ -137,12 +137,11 @@ type knowledge struct {
 func look(ctx context.Context, rootDir string, mounts mount.Table, says io.Writer) (k knowledge, unreadable error) {
 	k = knowledge{rootDir: rootDir, knownBy: nodeserver.ByNode, mounts: make(map[string]mount.Entry)}
 	k.recorded, unreadable = volumemanager.Inspect(rootDir, mounts)
-	var running bool
-	var err error
-	if k.volumes, running, err = nodeserver.VolumesOr(ctx, rootDir, k.recorded, says); err != nil {
+	var unanswered, err error
+	if k.volumes, unanswered, err = nodeserver.VolumesOr(ctx, rootDir, k.recorded, says); err != nil {
 		return k, errors.Join(unreadable, err)
 	}
-	if running {
+	if unanswered == nil {
 		k.drivers, _ = nodeserver.Drivers(ctx, rootDir) // a node may have none
 		k.events, _ = nodeserver.Events(ctx, rootDir)   // nothing else is missed without
 	} else {

@@ -184,7 +184,7 @@ func TestRecordsAloneSayLess(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.volumes, k.recorded = volumes, append(k.recorded, volumemanager.VolumeStatus{PodUID: "stray", Volume: "left", Found: true, Err: volumemanager.ErrNoRecord})
-	for i, want := range [][]string{{"no podvol run-node was asked", "Pod:       shop/web"}, {"Pod:       not known", "none: it is known by its directory alone"}} {
+	for i, want := range [][]string{{"no podvol run-node answers", "Pod:       shop/web"}, {"Pod:       not known", "none: it is known by its directory alone"}} {
 		var out bytes.Buffer
 		if err := show(&out, []Explanation{k.explain(volumes[i])}, nil, "text", now); err != nil {
 			t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 func textOf(all []Explanation, now time.Time) []fields.Field {
 	knownBy := "podvol run-node, which runs"
 	if all[0].KnownBy == nodeserver.ByRecords {
-		knownBy = "the records and the mount table: no podvol run-node was asked, so what is wanted and what is under way is not known"
+		knownBy = "the records and the mount table: no podvol run-node answers, so what is wanted and what is under way is not known"
 	}
 	text := []fields.Field{
 		{Name: "Pod", Text: cmp.Or(strings.TrimPrefix(all[0].Namespace+"/"+all[0].Pod, "/"), "not known")},

@@ -127,18 +127,32 @@ func Volumes(ctx context.Context, rootDir string) ([]Volume, error) {
 	return fetch[Volume](ctx, rootDir, "/explain")
 }
 
-// VolumesOr asks for the volumes as Volumes does, and returns what is recorded where no node
-// answers, running false. A node that runs and does not answer is said to says.
-func VolumesOr(ctx context.Context, rootDir string, recorded []volumemanager.VolumeStatus, says io.Writer) (rows []Volume, running bool, err error) {
-	rows, err = Volumes(ctx, rootDir)
-	if err == nil {
-		return rows, true, nil
-	}
-	if !errors.Is(err, ErrNoNode) {
-		fmt.Fprintf(says, "podvol: podvol run-node does not answer, so this is by the records: %v\n", err)
+// VolumesOr asks for the volumes as Volumes does. Where no node answers it returns the recorded
+// ones, and the reason as unanswered: [ErrNoNode] if none runs. A node that runs and does not
+// answer is reported to warnings, too.
+func VolumesOr(ctx context.Context, rootDir string, recorded []volumemanager.VolumeStatus, warnings io.Writer) (rows []Volume, unanswered, err error) {
+	rows, unanswered = Volumes(ctx, rootDir)
+	switch {
+	case unanswered == nil:
+		return rows, nil, nil
+	case ctx.Err() != nil:
+		return nil, nil, context.Cause(ctx)
+	case !errors.Is(unanswered, ErrNoNode):
+		fmt.Fprintf(warnings, "podvol: podvol run-node does not answer, so this is by the records: %v\n", unanswered)
 	}
 	rows, err = VolumesOf(recorded)
-	return rows, false, err
+	return rows, unanswered, err
+}
+
+// KnownBy says in words which of the two knows the volumes, by what VolumesOr returned.
+func KnownBy(unanswered error) string {
+	switch {
+	case unanswered == nil:
+		return "podvol run-node, which runs"
+	case errors.Is(unanswered, ErrNoNode):
+		return "the records and the mount table: no podvol run-node was asked"
+	}
+	return "the records and the mount table: podvol run-node runs and does not answer"
 }
 
 // Watch calls show with the volumes of the podvol run-node that keeps a root directory, by keys

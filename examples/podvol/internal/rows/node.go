@@ -38,6 +38,8 @@ func AllOf(volumes []nodeserver.Volume, now time.Time) []Row {
 		if v.Error == "" && v.State != string(volumemanager.StateMounted) {
 			if under := UnderWay(v, now); under != "" {
 				all[i].Detail = "under way: " + under
+			} else if v.WaitsFor != "" {
+				all[i].Detail = "waits for " + v.WaitsFor
 			}
 		}
 		if v.Source == "" && v.Claim != "" {

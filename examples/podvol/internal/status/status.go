@@ -82,15 +82,17 @@ func (s Surroundings) print(ctx context.Context, rootDir, output string) error {
 	if _, fatal := errors.AsType[*volumemanager.RootError](unreadable); fatal {
 		return unreadable
 	}
-	volumes, running, err := nodeserver.VolumesOr(ctx, rootDir, recorded, s.Err)
+	volumes, unanswered, err := nodeserver.VolumesOr(ctx, rootDir, recorded, s.Err)
 	if err != nil {
 		return err
 	}
-	knownBy, source := nodeserver.ByNode, "Known by podvol run-node, which runs."
-	if !running {
-		knownBy, source = nodeserver.ByRecords, "Known by the records and the mount table: no podvol run-node was asked."
+	knownBy := nodeserver.ByNode
+	if unanswered != nil {
+		knownBy = nodeserver.ByRecords
 	}
-	failed, all := false, rows.AllOf(volumes, time.Now())
+	// What a node that does not answer knows beside the records may have failed.
+	failed := unanswered != nil && !errors.Is(unanswered, nodeserver.ErrNoNode)
+	all := rows.AllOf(volumes, time.Now())
 	for i := range all {
 		all[i].KnownBy = knownBy
 		failed = failed || !asWanted(all[i])
@@ -103,7 +105,7 @@ func (s Surroundings) print(ctx context.Context, rootDir, output string) error {
 		fmt.Fprintf(s.Err, "No volumes below %s.\n", rootDir)
 	}
 	if output == "table" || output == "wide" {
-		fmt.Fprintln(s.Err, source)
+		fmt.Fprintf(s.Err, "Known by %s.\n", nodeserver.KnownBy(unanswered))
 	}
 	err = errors.Join(unreadable, s.Check(rootDir))
 	if err == nil && failed {
