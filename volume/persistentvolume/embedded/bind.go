@@ -306,7 +306,7 @@ func (b *binding) outcome(ctx context.Context, ended error) error {
 			return nil
 		}
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return &BindError{ended: context.Cause(ctx)}
 		}
 		b.place(ctx)
 	}
@@ -348,8 +348,12 @@ func causeOf(e *persistentvolume.PlacementError) (types.NamespacedName, error) {
 // pod cannot be on the node, which is about one of its claims.
 func (b *binding) whyNot(ctx context.Context, claim types.NamespacedName, refused error, about types.NamespacedName) error {
 	var err error
-	if !b.isBound(context.WithoutCancel(ctx), claim) {
+	ctx = context.WithoutCancel(ctx)
+	if !b.isBound(ctx, claim) {
 		err = b.cluster.controller.Explain(claim)
+		if err == nil && !b.isBound(ctx, claim) { // the controller has not heard of the last change
+			err = persistentvolume.ErrNotSynced
+		}
 	}
 	waits := errors.Is(err, index.ErrWaitsForConsumer)
 	switch {
