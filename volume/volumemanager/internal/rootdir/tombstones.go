@@ -115,7 +115,7 @@ func (r Records) forgetRipe(full map[string]Key) {
 			delete(full, under)
 		}
 	}
-	r.forgetGone(full)
+	_ = r.forgetGone(full)
 	for len(early) > maxEarly {
 		some := make(map[string]Key, maxTombstones)
 		for under, key := range early {
@@ -124,7 +124,9 @@ func (r Records) forgetRipe(full map[string]Key) {
 			}
 		}
 		maps.DeleteFunc(early, func(under string, _ Key) bool { _, is := some[under]; return is })
-		r.forgetGone(some)
+		if !r.forgetGone(some) {
+			break // the disk would fail for the others, too
+		}
 	}
 	r.tombstones.keep(early)
 }
@@ -148,24 +150,26 @@ func (t *tombstones) take() map[string]Key {
 }
 
 // forgetGone sees to it that the directories of these volumes stay away, and forgets
-// the volumes. A record that cannot be synced is kept for another time: a record
-// too many is harmless.
-func (r Records) forgetGone(gone map[string]Key) {
+// the volumes. It returns false if that cannot be synced: the records are kept for another time,
+// since a record too many is harmless.
+func (r Records) forgetGone(gone map[string]Key) bool {
 	if len(gone) == 0 {
-		return
+		return true
 	}
 	if r.tombstones.syncPlaces(gone) != nil {
 		r.tombstones.keep(gone)
-		return
+		return false
 	}
 	_ = r.journal.Forget(slices.Collect(maps.Keys(gone))...) // else the next owner of the root does it
+	return true
 }
 
 func (t *tombstones) keep(all map[string]Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	maps.Copy(t.waiting, all)
-	t.enough = len(t.waiting) + max(maxTombstones, len(t.waiting)/2) // a look asks for each of their pods
+	// A look asks for each of their pods. A tear-down that looks syncs what has become too many.
+	t.enough = len(t.waiting) + min(max(maxTombstones, len(t.waiting)/2), 4*maxTombstones)
 }
 
 // forgetAllGone does so for all that wait.
