@@ -249,8 +249,7 @@ func (l *lines) show(all []nodeserver.Volume, knownBy string) error {
 	}
 	for key, row := range l.shown {
 		if _, still := there[key]; !still {
-			row.State, row.Error, row.Server = string(volumemanager.StateUnmounted), "", ""
-			if err := l.stream.PrintRow(key, row); err != nil {
+			if err := l.stream.Gone(key, row); err != nil {
 				return err
 			}
 		}

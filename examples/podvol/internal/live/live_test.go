@@ -28,8 +28,8 @@ func TestAPipeGetsChangedRowsAlone(t *testing.T) {
 	var out, errOut bytes.Buffer
 	l := newLines("table", &out, &errOut)
 	for _, all := range [][]nodeserver.Volume{
-		{volume("a", "mounted", ""), volume("b", "failed", "no answer")},
-		{volume("a", "mounted", ""), volume("b", "failed", "no answer")},
+		{volume("a", "mounted", ""), volume("b", "failed", "no answer"), volume("c", "pending", "")},
+		{volume("a", "mounted", ""), volume("b", "failed", "no answer"), volume("c", "pending", "")},
 		{volume("a", "mounted", ""), volume("b", "mounted", "")},
 		{volume("b", "mounted", "")},
 		{volume("a", "mounted", ""), volume("b", "mounted", "")},
@@ -42,7 +42,7 @@ func TestAPipeGetsChangedRowsAlone(t *testing.T) {
 	for line := range strings.Lines(out.String()) {
 		got = append(got, strings.Join(strings.Fields(line)[1:3], " "))
 	}
-	if want := "VOLUME STATE|a mounted|b failed|b mounted|a unmounted|a mounted"; strings.Join(got, "|") != want {
+	if want := "VOLUME STATE|a mounted|b failed|c pending|b mounted|c gone|a unmounted|a mounted"; strings.Join(got, "|") != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if strings.Count(errOut.String(), "no answer") != 1 {

@@ -19,8 +19,8 @@ type Key struct {
 // KeyOf returns the key of a volume.
 func KeyOf(v volumemanager.VolumeStatus) Key { return Key{v.PodUID, v.Volume} }
 
-// Stream prints a row whenever a volume's state, or its error, is another one than was
-// printed last. One goroutine uses it.
+// Stream prints a row whenever a volume's state, its error, or whether its server answers is not
+// as it was printed last. One goroutine uses it.
 type Stream struct {
 	// Edit may change a row before it is printed.
 	Edit    func(*Row)
@@ -54,10 +54,20 @@ func (s *Stream) Print(v volumemanager.VolumeStatus) error {
 	return s.PrintRow(key, row)
 }
 
+// Gone prints that a volume is gone of which this row was printed last.
+func (s *Stream) Gone(key Key, last Row) error {
+	detail := ""
+	if !s.mounted[key] && last.State == string(volumemanager.StatePending) {
+		detail = neverMounted
+	}
+	last.State, last.Detail, last.Error, last.Server = string(volumemanager.StateUnmounted), detail, "", ""
+	return s.PrintRow(key, last)
+}
+
 // PrintRow prints a row if there is news of its volume.
 func (s *Stream) PrintRow(key Key, row Row) error {
 	s.Edit(&row)
-	what := strings.Join([]string{row.State, row.Source, row.Path, row.Error}, "\x00")
+	what := strings.Join([]string{row.State, row.Source, row.Path, row.Error, row.Server}, "\x00")
 	if s.printed[key] == what {
 		return nil
 	}
