@@ -58,7 +58,7 @@ func (s Storage) ClaimFields(now time.Time) []fields.Field {
 		{Name: "Selected Node", Text: c.Annotations["volume.kubernetes.io/selected-node"]},
 		{Name: "Conditions", Text: conditions(c.Status.Conditions, now)},
 		{Name: "Used By", Text: cmp.Or(s.users(now), "no pod on this machine")},
-		fields.Events(s.Events, "PersistentVolumeClaim", c.Namespace, c.Name, now),
+		fields.Events(s.Events, fields.Subject{Kind: "PersistentVolumeClaim", Namespace: c.Namespace, Name: c.Name, UID: c.UID, Since: c.CreationTimestamp.Time}, now),
 	}
 }
 
@@ -94,7 +94,7 @@ func (s Storage) VolumeFields(now time.Time) []fields.Field {
 		{Name: "If its claim goes", Text: s.OnDelete},
 		{Name: "Provisioned By", Text: pv.Annotations["pv.kubernetes.io/provisioned-by"]},
 		{Name: "Used By", Text: cmp.Or(s.users(now), "no pod on this machine")},
-		fields.Events(s.Events, "PersistentVolume", "", pv.Name, now),
+		fields.Events(s.Events, fields.Subject{Kind: "PersistentVolume", Name: pv.Name, UID: pv.UID, Since: pv.CreationTimestamp.Time}, now),
 	}
 }
 

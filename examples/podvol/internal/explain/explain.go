@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/examples/nodehttp/nodeevents"
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
@@ -118,7 +119,7 @@ func (s Surroundings) explain(ctx context.Context, rootDir, word, output string)
 
 func show(out io.Writer, all []Explanation, events []nodeevents.Event, output string, now time.Time) error {
 	if output == "text" {
-		return fields.Print(out, append(textOf(all, now), fields.Events(events, "Pod", all[0].Namespace, all[0].Pod, now)))
+		return fields.Print(out, append(textOf(all, now), fields.Events(events, fields.Subject{Kind: "Pod", Namespace: all[0].Namespace, Name: all[0].Pod, UID: types.UID(all[0].PodUID)}, now)))
 	}
 	return choice.Print(out, output, all)
 }
