@@ -1,8 +1,10 @@
 package main
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -62,7 +64,12 @@ func TestCompletionOffersMountedPods(t *testing.T) {
 
 func TestCompletionOffersWhatManifestsDeclare(t *testing.T) {
 	file := manifestFile(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: shop}\nspec:\n  initContainers: [{name: first, image: i}]\n  containers: [{name: main, image: i}]\n  volumes: [{name: config, configMap: {name: c}}]\n---\n"+podNamed("api", disk))
+	pipe := filepath.Join(t.TempDir(), "pipe") // nobody writes to it
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for args, want := range map[string]string{
+		"mount -f " + pipe + " --pod":                    "",
 		"mount -f " + file + " --pod":                    "shop/api shop/web",
 		"run -f " + file + " --container":                "first main",
 		"run -f " + file + " --pod shop/api --container": "",

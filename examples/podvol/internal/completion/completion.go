@@ -35,7 +35,11 @@ func UIDs(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDire
 	if rootDir, ok := root(c); ok {
 		volumes, _ := volumemanager.Inspect(rootDir, table.Kernel())
 		for _, v := range volumes {
-			uids = append(uids, cobra.CompletionWithDesc(string(v.PodUID), v.Pod.String()))
+			uid := string(v.PodUID)
+			if v.Pod.Name != "" {
+				uid = cobra.CompletionWithDesc(uid, v.Pod.String())
+			}
+			uids = append(uids, uid)
 		}
 	}
 	return offered(uids, nil)

@@ -1,6 +1,7 @@
 package completion
 
 import (
+	"os"
 	"slices"
 	"strings"
 
@@ -43,11 +44,17 @@ func OfManifests(c *cobra.Command) {
 	}
 }
 
+// blocks reports whether reading a file may wait for somebody: then the shell would.
+func blocks(path string) bool {
+	info, err := os.Stat(path)
+	return err != nil || !info.Mode().IsRegular() && !info.IsDir()
+}
+
 // declared are the pods of the manifests; none where these cannot be read. Standard input is the
 // shell's.
 func declared(c *cobra.Command) []*v1.Pod {
 	files, err := c.Flags().GetStringArray("filename")
-	if err != nil || len(files) == 0 || slices.Contains(files, "-") {
+	if err != nil || len(files) == 0 || slices.ContainsFunc(files, blocks) {
 		return nil
 	}
 	slices.Sort(files) // cobra parses flags twice, and an object must be declared once
