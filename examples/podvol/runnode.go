@@ -18,6 +18,7 @@ import (
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/examples/podvol/internal/sentences"
+	"github.com/podvol/podvol/examples/podvol/internal/tracefile"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/localdiscovery"
@@ -33,6 +34,7 @@ type runNodeOptions struct {
 	fake          bool
 	output        string
 	metricsAddr   string
+	traceFile     string
 	logRecords    bool
 	unmountOnExit bool
 	adopt         bool
@@ -70,6 +72,7 @@ func runNodeCommand(s streams) *cobra.Command {
 	flags.BoolVar(&o.fake, "fake", false, "mount nothing: at the end, print the commands that would have run")
 	choice.AddOutput(c, &o.output, rows.StreamFormats()...)
 	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve a page for people at /, and /metrics, /explain, /events, /watch, /drivers and /healthz, at this PORT of the loopback interface, or at HOST:PORT (default: nowhere)")
+	flags.StringVar(&o.traceFile, "trace-file", "", "add to `FILE` how long each operation and each step of it took, one line of JSON each (default: nowhere)")
 	flags.BoolVar(&o.logRecords, "log-records", false, "write log records to standard error where that is a terminal, too, instead of sentences")
 	flags.BoolVar(&o.unmountOnExit, "unmount-on-exit", false, "unmount everything below the root directory when stopped")
 	flags.BoolVar(&o.adopt, "adopt", false, "take over volumes below the root directory that podvol has no record of")
@@ -139,6 +142,18 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 		return err
 	}
 	config.Plugins, config.Translator = replacements, o.plugins.Translator()
+	if o.traceFile != "" {
+		trace, err := tracefile.Open(ctx, o.traceFile, where.rename)
+		if err != nil {
+			return usagef("--trace-file: %w", err)
+		}
+		defer func() {
+			if err := trace.Close(); err != nil {
+				fmt.Fprintln(s.err, "podvol:", err) // which fails no volume
+			}
+		}()
+		config.Tracer = trace
+	}
 	err = keepNode(ctx, config, server, where)
 	left := errors.Is(err, nodeagent.ErrLeftMounted)
 	if err != nil && !left {

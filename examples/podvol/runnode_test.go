@@ -224,6 +224,7 @@ func TestRunNodeUsageErrors(t *testing.T) {
 		"a file":         {"run-node", "--fake", "-f", file},
 		"output":         {"run-node", "--fake", "-f", dir, "-o", "yaml"},
 		"address":        {"run-node", "--fake", "-f", dir, "--metrics-addr", "nowhere"},
+		"trace file":     {"run-node", "--fake", "-f", dir, "--trace-file", "/dev/null"},
 		"address in use": {"run-node", "--fake", "-f", dir, "--metrics-addr", "256.0.0.1:1"},
 	} {
 		code, out, errOut := podvol(t, "", args...)
