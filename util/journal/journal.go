@@ -20,6 +20,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"runtime"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -271,6 +272,7 @@ func (j *Journal) enqueue(c *change) (*batch, error) {
 // writeAll writes batch after batch until none is waiting.
 func (j *Journal) writeAll() {
 	for {
+		runtime.Gosched() // whose turn it is may have changes too, which then share the write
 		j.mu.Lock()
 		b := j.next
 		j.next = nil
