@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -48,6 +49,9 @@ func (g Group) has(i treewalk.Info) bool {
 	return i.GID == g.ID && i.Mode&0o7777 == g.wanted(i)
 }
 
+// keep is the id that leaves an owner as it is, see chown(2).
+const keep = ^uintptr(0)
+
 // change is one change of a tree, shared by its workers.
 type change struct {
 	group        Group
@@ -83,11 +87,8 @@ func (c *change) fix(fd int, i treewalk.Info) error {
 	mode := c.group.wanted(i)
 	chmod := i.Mode&0o7777 != mode
 	if i.GID != c.group.ID {
-		err := eintr.Do(func() error {
-			return unix.Fchownat(fd, "", -1, int(c.group.ID), unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW)
-		})
-		if err != nil {
-			return c.failed(opChown, fd, err)
+		if errno := onDescriptor(unix.SYS_FCHOWNAT, fd, keep, uintptr(c.group.ID), unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW); errno != 0 {
+			return c.failed(opChown, fd, errno)
 		}
 		// The kernel takes setuid off an executable with that.
 		chmod = chmod || mode&unix.S_ISUID != 0 && !i.IsDir()
@@ -104,15 +105,29 @@ func (c *change) fix(fd int, i treewalk.Info) error {
 // chmod is fchmod(2) for a descriptor that may be an O_PATH one.
 func (c *change) chmod(fd int, mode uint32) error {
 	if !c.noFchmodat2.Load() {
-		err := eintr.Do(func() error { return unix.Fchmodat(fd, "", mode, unix.AT_EMPTY_PATH) })
-		if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EPERM) { // EPERM: perhaps an older container runtime's seccomp filter
-			return err
-		}
-		if errors.Is(err, unix.EOPNOTSUPP) {
+		switch errno := onDescriptor(unix.SYS_FCHMODAT2, fd, uintptr(mode), unix.AT_EMPTY_PATH, 0); errno {
+		case 0:
+			return nil
+		case unix.ENOSYS, unix.EOPNOTSUPP:
 			c.noFchmodat2.Store(true)
+		case unix.EPERM: // perhaps an older container runtime's seccomp filter
+		default:
+			return errno
 		}
 	}
 	return eintr.Do(func() error { return unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), mode) })
+}
+
+// onDescriptor is a system call that takes a name relative to a descriptor, on
+// the descriptor itself. unix.Fchownat and unix.Fchmodat allocate the empty name.
+func onDescriptor(call uintptr, fd int, a, b, c uintptr) unix.Errno {
+	var name byte
+	for {
+		_, _, errno := unix.Syscall6(call, uintptr(fd), uintptr(unsafe.Pointer(&name)), a, b, c, 0)
+		if errno != unix.EINTR {
+			return errno
+		}
+	}
 }
 
 // failed is the error for a file that could not be changed; nil for one that no
