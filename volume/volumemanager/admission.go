@@ -40,6 +40,9 @@ func (a *admission) admit(ctx context.Context, u *setUp) error {
 	if u.before, err = a.enter(u); err != nil || u.before.exists() {
 		return err
 	}
+	if u.newPod = !rootdir.HasPod(a.host.RootDir, u.key.PodUID); u.newPod {
+		return nil
+	}
 	if err := a.refuseUnrecorded(u.key); err != nil {
 		a.actual.set(u.of, u.before)
 		return volume.NothingDone(err)

@@ -77,6 +77,7 @@ type setUp struct {
 	line      []byte       // the record as it is stored
 	digest    rootdir.Digest
 	before    actualVolume
+	newPod    bool // its pod had no directory
 
 	online  bool           // it was mounted before this set-up
 	growing *growth.Volume // nil: the node has no part when it grows
@@ -292,6 +293,9 @@ func (o *operationExecutor) apply(ctx context.Context, u *setUp) error {
 		}
 	}
 	start := time.Now()
+	if u.newPod {
+		rootdir.MakeWay(o.host, u.key, u.record.Path)
+	}
 	if err := o.act(ctx, u); err != nil {
 		if !volume.IsUncertain(err) {
 			u.undo = func() { o.restore(u) }

@@ -150,6 +150,28 @@ func VolumePlace(rootDir string, key Key) string {
 // PodsDir returns the directory of all pods.
 func PodsDir(rootDir string) string { return filepath.Join(rootDir, "pods") }
 
+// HasPod reports whether there is, or may be, a directory of the pod.
+func HasPod(rootDir string, podUID types.UID) bool {
+	_, err := os.Lstat(filepath.Join(PodsDir(rootDir), string(podUID)))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// MakeWay makes a new pod's directories around a volume's, if that is below them, from the top
+// down: its plugin would first find one after the other missing. It need not succeed, since the
+// plugin makes the missing ones all the same, and says why it cannot.
+func MakeWay(host *volume.Host, key Key, volumeDir string) {
+	plugin := filepath.Dir(host.GetPodVolumeDir(key.PodUID, key.Plugin, key.Spec))
+	if !pathin.Strictly(plugin, volumeDir) {
+		return
+	}
+	volumes := filepath.Dir(plugin)
+	for _, dir := range []string{filepath.Dir(volumes), volumes, plugin} {
+		if os.Mkdir(dir, 0o750) != nil {
+			return
+		}
+	}
+}
+
 // VolumeDirs lists the volumes that have a directory, or a link to a device, by
 // names alone.
 func VolumeDirs(rootDir string) ([]Key, error) {

@@ -106,8 +106,7 @@ func (r Records) forgetRipe(full map[string]Key) {
 	for under, key := range full {
 		is, known := there[key.PodUID]
 		if !known {
-			_, err := os.Lstat(filepath.Join(PodsDir(r.tombstones.rootDir), string(key.PodUID)))
-			is = !errors.Is(err, fs.ErrNotExist)
+			is = HasPod(r.tombstones.rootDir, key.PodUID)
 			there[key.PodUID] = is
 		}
 		if is {
@@ -279,12 +278,11 @@ func parseTombstone(under string) (name string, key Key, ok bool) {
 // isBack reports whether there is, or may be, something at a volume's place, or
 // the rest of a removal. It touches nothing but the directories around.
 func isBack(rootDir string, key Key) bool {
-	pod := filepath.Join(PodsDir(rootDir), string(key.PodUID))
-	if _, err := os.Lstat(pod); errors.Is(err, fs.ErrNotExist) {
+	if !HasPod(rootDir, key.PodUID) {
 		return false
 	}
 	for _, kind := range volumeKinds() {
-		plugin := filepath.Join(pod, kind, layout.EscapeQualifiedName(key.Plugin))
+		plugin := filepath.Join(PodsDir(rootDir), string(key.PodUID), kind, layout.EscapeQualifiedName(key.Plugin))
 		if gone, err := areGone(plugin, key.Spec, layout.DeletingPrefix+key.Spec); err != nil || !gone {
 			return true
 		}
