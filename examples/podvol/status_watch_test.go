@@ -6,6 +6,7 @@ import (
 	"io"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/podvol/podvol/util/testenv/nstest"
@@ -96,6 +97,31 @@ func TestStatusWatchAtATerminal(t *testing.T) {
 		if code := w.stop(); code != exitOK {
 			t.Errorf("exit code %d", code)
 		}
+		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root)
+	})
+}
+
+// A node that hangs when it is asked first is one that may go on.
+func TestStatusWatchOfANodeThatHangs(t *testing.T) {
+	nstest.Parallel(t)
+	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
+		root := filepath.Join(t.TempDir(), "root")
+		n := runProcess(t, t.TempDir(), root)
+		n.put("a.yaml", podNamed("a", "{name: memory, emptyDir: {medium: Memory}}, {name: bad, configMap: {name: missing}}"))
+		n.become(map[string]string{"memory": "mounted", "bad": "failed"})
+		n.signal(syscall.SIGSTOP)
+		typist, program := terminal.Open(t)
+		terminal.Resize(t, program, 80)
+		w := watchStatusOf(t, root, program, typist)
+		w.until("shop/a", "memory", "mounted")
+		w.until("known by the records: podvol run-node does not answer yet.")
+		n.signal(syscall.SIGCONT)
+		w.until("shop/a", "bad", "failed") // which no record says
+		w.until("known by podvol run-node; Ctrl-C ends this.")
+		if code := w.stop(); code != exitOK {
+			t.Errorf("exit code %d", code)
+		}
+		n.stop()
 		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root)
 	})
 }

@@ -3,6 +3,7 @@
 package live
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -32,19 +34,29 @@ type Config struct {
 	Out, Err io.Writer
 	// Format is one of [rows.StreamFormats]. At a terminal a table is drawn in place.
 	Format string
+
+	watch func(ctx context.Context, rootDir string, show func(map[string]nodeserver.Volume) error) error // [nodeserver.Watch]
+	// soon is how long nothing is shown while the node does not answer, and later how long one that
+	// refuses is not asked again.
+	soon, later time.Duration
 }
 
 // display is where volumes are shown.
 type display interface {
-	// show shows volumes, in the order of [rows.Compare], and by what they are known.
-	show(all []nodeserver.Volume, knownBy string) error
+	// show shows volumes, in the order of [rows.Compare]. unanswered says why they are known by the
+	// records; nil: the node has told of them.
+	show(all []nodeserver.Volume, unanswered error) error
 	// silent says since when the node has not answered; zero: it answers again. It may be called
 	// beside show.
 	silent(since time.Time)
 }
 
+// errNotYet says that a node takes its time.
+var errNotYet = errors.New("podvol run-node does not answer yet")
+
 // Show shows the volumes below a root directory until ctx ends, which is no error: by the podvol
-// run-node that keeps them, or by the records and the mount table while none does.
+// run-node that keeps them, or by the records and the mount table while none does, or it does not
+// answer.
 func Show(ctx context.Context, c Config) error {
 	var shown display = newLines(c.Format, c.Out, c.Err)
 	if table.TerminalWidth(c.Out) > 0 && c.Format == "table" {
@@ -52,10 +64,15 @@ func Show(ctx context.Context, c Config) error {
 		defer s.close()
 		shown = s
 	}
+	c.watch, c.soon, c.later = nodeserver.Watch, time.Second, silence
+	return c.follow(ctx, shown)
+}
+
+func (c Config) follow(ctx context.Context, shown display) error {
 	for ctx.Err() == nil {
-		err := c.byNode(ctx, shown)
-		if err == nil || errors.Is(err, nodeserver.ErrNoNode) || err == io.EOF {
-			err = c.byRecords(ctx, shown)
+		unanswered, err := c.byNode(ctx, shown)
+		if err == nil {
+			err = c.afterNode(ctx, shown, unanswered)
 		}
 		if err != nil && ctx.Err() == nil {
 			return err
@@ -64,20 +81,59 @@ func Show(ctx context.Context, c Config) error {
 	return nil
 }
 
-// byNode shows what the node says, until that ends.
-func (c Config) byNode(ctx context.Context, shown display) error {
+// byNode shows what the node says until that ends, and what the records say until it begins.
+// unanswered says why it ended; err is of what is shown.
+func (c Config) byNode(ctx context.Context, shown display) (unanswered, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var listening sync.WaitGroup
 	defer listening.Wait()
 	defer cancel()
-	first := true
-	return nodeserver.Watch(ctx, c.RootDir, func(all map[string]nodeserver.Volume) error {
-		if first {
-			first = false
+	asking, answered := context.WithCancel(ctx)
+	meanwhile := make(chan error, 1)
+	go func() {
+		err := c.whileAsking(asking, shown)
+		if err != nil {
+			cancel()
+		}
+		meanwhile <- err
+	}()
+	first := sync.OnceValue(func() error {
+		answered()
+		return <-meanwhile
+	})
+	unanswered = c.watch(ctx, c.RootDir, func(all map[string]nodeserver.Volume) error {
+		if asking.Err() == nil {
 			listening.Go(func() { listen(ctx, silence, func() error { return nodeserver.Alive(ctx, c.RootDir) }, shown.silent) })
 		}
-		return shown.show(slices.SortedFunc(maps.Values(all), rows.Compare), nodeserver.ByNode)
+		if err = first(); err == nil {
+			err = shown.show(slices.SortedFunc(maps.Values(all), rows.Compare), nil)
+		}
+		return err
 	})
+	return unanswered, cmp.Or(err, first())
+}
+
+// whileAsking shows what the records say of a node that does not answer soon, until ctx ends.
+func (c Config) whileAsking(ctx context.Context, shown display) error {
+	timer := time.NewTimer(c.soon)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return c.byRecords(ctx, shown, errNotYet)
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// afterNode shows what the records say until there is a node, or until one that refuses is to be
+// asked again.
+func (c Config) afterNode(ctx context.Context, shown display, unanswered error) error {
+	if unanswered == io.EOF || errors.Is(unanswered, nodeserver.ErrNoNode) {
+		return c.byRecords(ctx, shown, nodeserver.ErrNoNode)
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.later)
+	defer cancel()
+	return c.byRecords(ctx, shown, errors.New(strings.TrimPrefix(unanswered.Error(), c.RootDir+": ")))
 }
 
 // silence is how often a node is asked whether it is alive: one that is stopped, or hangs, ends no
@@ -111,8 +167,9 @@ func listen(ctx context.Context, every time.Duration, ask func() error, tell fun
 // pause gathers changes.
 const pause = 100 * time.Millisecond
 
-// byRecords shows what the records and the mount table say, until there is a node to ask.
-func (c Config) byRecords(ctx context.Context, shown display) error {
+// byRecords shows what the records and the mount table say until ctx ends, or until there is a node
+// where there was none.
+func (c Config) byRecords(ctx context.Context, shown display, unanswered error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	changes, err := newChanges(ctx, c.RootDir, c.Mounts, nodeserver.WatchNodes)
@@ -122,8 +179,8 @@ func (c Config) byRecords(ctx context.Context, shown display) error {
 	defer changes.close()
 	for {
 		changes.arm()
-		if _, err := nodeserver.Volumes(ctx, c.RootDir); !errors.Is(err, nodeserver.ErrNoNode) {
-			return nil // or ctx has ended
+		if ctx.Err() != nil || unanswered == nodeserver.ErrNoNode && nodeserver.Runs(ctx, c.RootDir) {
+			return nil
 		}
 		found, err := volumemanager.Inspect(c.RootDir, c.Mounts)
 		if _, fatal := errors.AsType[*volumemanager.RootError](err); fatal {
@@ -131,7 +188,7 @@ func (c Config) byRecords(ctx context.Context, shown display) error {
 		}
 		volumes, err := nodeserver.VolumesOf(found)
 		slices.SortStableFunc(volumes, rows.Compare)
-		if err := errors.Join(err, shown.show(volumes, nodeserver.ByRecords)); err != nil {
+		if err := errors.Join(err, shown.show(volumes, unanswered)); err != nil {
 			return err
 		}
 		if !changes.wait(ctx) {
@@ -224,25 +281,29 @@ func (c *changes) closeWatches() {
 
 // lines prints the volumes that have changed, for pipes and files.
 type lines struct {
-	stream  *rows.Stream
-	err     io.Writer
-	shown   map[rows.Key]rows.Row
-	knownBy string
+	stream *rows.Stream
+	err    io.Writer
+	shown  map[rows.Key]rows.Row
+	source string // as told
 }
 
 func newLines(format string, out, errOut io.Writer) *lines {
 	return &lines{stream: rows.NewStream(format, out, errOut), err: errOut, shown: make(map[rows.Key]rows.Row)}
 }
 
-func (l *lines) show(all []nodeserver.Volume, knownBy string) error {
-	if knownBy != l.knownBy {
-		l.knownBy = knownBy
-		fmt.Fprintf(l.err, "From here on known by %s.\n", source(knownBy))
+func (l *lines) show(all []nodeserver.Volume, unanswered error) error {
+	knownBy, source := nodeserver.ByNode, "podvol run-node, which runs"
+	if unanswered != nil {
+		knownBy, source = nodeserver.ByRecords, "the records and the mount table: "+reason(unanswered)
+	}
+	if source != l.source {
+		l.source = source
+		fmt.Fprintf(l.err, "From here on known by %s.\n", source)
 	}
 	there := make(map[rows.Key]rows.Row, len(all))
 	for i, row := range rows.AllOf(all, time.Now()) {
 		key := l.keyOf(all[i].PodUID, row, there)
-		there[key] = row
+		there[key], row.KnownBy = row, knownBy
 		if err := l.stream.PrintRow(key, row); err != nil {
 			return err
 		}
@@ -279,11 +340,12 @@ func (l *lines) keyOf(uid string, row rows.Row, there map[rows.Key]rows.Row) (fr
 	}
 }
 
-func source(knownBy string) string {
-	if knownBy == nodeserver.ByNode {
-		return "podvol run-node, which runs"
+// reason says why the node does not tell of volumes.
+func reason(unanswered error) string {
+	if errors.Is(unanswered, nodeserver.ErrNoNode) {
+		return "no podvol run-node answers"
 	}
-	return "the records and the mount table: no podvol run-node answers"
+	return unanswered.Error()
 }
 
 func silenceText(since time.Time) string {

@@ -34,7 +34,7 @@ func TestAPipeGetsChangedRowsAlone(t *testing.T) {
 		{volume("b", "mounted", "")},
 		{volume("a", "mounted", ""), volume("b", "mounted", "")},
 	} {
-		if err := l.show(all, nodeserver.ByNode); err != nil {
+		if err := l.show(all, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -59,7 +59,7 @@ func TestVolumesOfOneName(t *testing.T) {
 		l := newLines("wide", &out, &errOut)
 		for _, all := range [][]nodeserver.Volume{{pods, found}, {found, pods}, {tc.stays}} {
 			slices.SortFunc(all, rows.Compare)
-			if err := l.show(all, nodeserver.ByNode); err != nil {
+			if err := l.show(all, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -77,7 +77,7 @@ func TestAFrameFitsTheTerminal(t *testing.T) {
 		all = append(all, volume("data\x1b[2J", "failed", "no answer\nadvice"))
 	}
 	all[0].WaitsFor, all[1].Operation, all[1].Error = "server nas1 to answer", "set-up", ""
-	f := frame{all: all, knownBy: nodeserver.ByNode}
+	f := frame{all: all, unanswered: errNotYet}
 	for columns, height := range map[int]int{40: 24, 80: 24, 120: 10, 200: 110} {
 		lines, err := f.lines(columns, height)
 		if err != nil {
@@ -104,11 +104,12 @@ func TestAFrameFitsTheTerminal(t *testing.T) {
 func TestTheFootSaysWhetherTheNodeLives(t *testing.T) {
 	s := &screen{}
 	for want, tell := range map[string]func(){
-		"no podvol run-node answers":   func() { _ = s.show(nil, nodeserver.ByRecords) },
-		"known by podvol run-node":     func() { _ = s.show(nil, nodeserver.ByNode) },
-		"has not answered since 1":     func() { _ = s.show(nil, nodeserver.ByNode); s.silent(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)) },
-		"podvol run-node has ended":    func() { _ = s.show(nil, nodeserver.ByNode); _ = s.show(nil, nodeserver.ByRecords) },
-		"by podvol run-node; Ctrl-C e": func() { _ = s.show(nil, nodeserver.ByNode); s.silent(time.Now()); s.silent(time.Time{}) },
+		"no podvol run-node answers":   func() { _ = s.show(nil, nodeserver.ErrNoNode) },
+		"known by podvol run-node":     func() { _ = s.show(nil, nil) },
+		"has not answered since 1":     func() { _ = s.show(nil, nil); s.silent(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)) },
+		"does not answer yet":          func() { _ = s.show(nil, errNotYet) },
+		"podvol run-node has ended":    func() { _ = s.show(nil, nil); _ = s.show(nil, nodeserver.ErrNoNode) },
+		"by podvol run-node; Ctrl-C e": func() { _ = s.show(nil, nil); s.silent(time.Now()); s.silent(time.Time{}) },
 	} {
 		s.shown = frame{}
 		if tell(); !strings.Contains(s.shown.foot(), want) {
@@ -129,7 +130,7 @@ func TestPodsOfOneNameAreToldApart(t *testing.T) {
 		}
 	}
 	var out, errOut bytes.Buffer
-	if err := newLines("json", &out, &errOut).show(volumes[:2], nodeserver.ByNode); err != nil || !strings.Contains(out.String(), `"podUID":"u1","node":"n1"`) {
+	if err := newLines("json", &out, &errOut).show(volumes[:2], nil); err != nil || !strings.Contains(out.String(), `"podUID":"u1","node":"n1"`) || strings.Count(out.String(), `"knownBy":"podvol run-node"`) != 2 {
 		t.Errorf("%v: %s", err, out.String())
 	}
 }

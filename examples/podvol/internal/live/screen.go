@@ -58,14 +58,10 @@ func (s *screen) close() {
 	s.ended.Wait()
 }
 
-func (s *screen) show(all []nodeserver.Volume, knownBy string) error {
+func (s *screen) show(all []nodeserver.Volume, unanswered error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.shown.ended = s.shown.ended || s.shown.knownBy == nodeserver.ByNode && knownBy != nodeserver.ByNode
-	if knownBy == nodeserver.ByNode {
-		s.shown.ended = false
-	}
-	s.shown.all, s.shown.knownBy, s.shown.changed, s.shown.silent = all, knownBy, time.Now(), time.Time{}
+	s.shown = frame{all: all, unanswered: unanswered, known: s.shown.known || unanswered == nil, changed: time.Now()}
 	return s.draw()
 }
 
@@ -110,11 +106,11 @@ func redraw(shown, lines []string, columns int) string {
 
 // frame is what a screen shows.
 type frame struct {
-	all     []nodeserver.Volume
-	knownBy string
-	ended   bool // the node that knew them
-	changed time.Time
-	silent  time.Time // since when the node has not answered
+	all        []nodeserver.Volume
+	unanswered error // of [display].show
+	known      bool  // a node has told of them
+	changed    time.Time
+	silent     time.Time // since when the node has not answered
 }
 
 // narrow terminals have no room for times.
@@ -131,7 +127,8 @@ func (f frame) lines(columns, height int) ([]string, error) {
 	t, names := table.New(&out, heads...).Limit(columns), f.names()
 	var cells [][]string
 	var details []string
-	room := max(1, height-4)
+	foot := table.Wrap(f.foot(), columns)
+	room := max(1, height-3-len(foot))
 	for i, v := range f.all {
 		since, below := "-", detail(v)
 		if !v.Since.IsZero() {
@@ -162,20 +159,21 @@ func (f frame) lines(columns, height int) ([]string, error) {
 	if left := len(f.all) - len(cells); left > 0 {
 		lines = append(lines, table.Cut(fmt.Sprintf("… and %d more", left), columns))
 	}
-	return append(lines, table.Cut(f.foot(), columns)), nil
+	return append(lines, foot...), nil
 }
 
 // foot says by what the volumes are known, and when that was.
 func (f frame) foot() string {
-	switch at := f.changed.Format(time.TimeOnly); {
+	at := f.changed.Format(time.TimeOnly)
+	switch noNode := errors.Is(f.unanswered, nodeserver.ErrNoNode); {
 	case !f.silent.IsZero():
 		return silenceText(f.silent)
-	case f.knownBy == nodeserver.ByNode:
+	case f.unanswered == nil:
 		return at + ", known by podvol run-node; Ctrl-C ends this."
-	case f.ended:
+	case noNode && f.known:
 		return at + ", known by the records: podvol run-node has ended."
 	default:
-		return at + ", known by the records: no podvol run-node answers."
+		return at + ", known by the records: " + reason(f.unanswered) + "."
 	}
 }
 

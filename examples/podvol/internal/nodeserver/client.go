@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"syscall"
 	"time"
 
@@ -138,7 +139,7 @@ func VolumesOr(ctx context.Context, rootDir string, recorded []volumemanager.Vol
 	case ctx.Err() != nil:
 		return nil, nil, context.Cause(ctx)
 	case !errors.Is(unanswered, ErrNoNode):
-		fmt.Fprintf(warnings, "podvol: podvol run-node does not answer, so this is by the records: %v\n", unanswered)
+		fmt.Fprintf(warnings, "podvol: %v; so this is by the records\n", unanswered)
 	}
 	rows, err = VolumesOf(recorded)
 	return rows, unanswered, err
@@ -157,7 +158,8 @@ func KnownBy(unanswered error) string {
 
 // Watch calls show with the volumes of the podvol run-node that keeps a root directory, by keys
 // that mean nothing else, and again after each change, until ctx or the node ends, or show returns
-// an error. show must not keep the map. Where the node has ended the error is io.EOF.
+// an error. show must not keep the map. Where the node has ended the error is io.EOF. It waits for
+// the first answer as long as ctx allows: a node that hangs may go on.
 func Watch(ctx context.Context, rootDir string, show func(map[string]Volume) error) error {
 	answer, err := ask(ctx, rootDir, watchPath, 0)
 	if err != nil {
@@ -197,6 +199,16 @@ func Watch(ctx context.Context, rootDir string, show func(map[string]Volume) err
 	}
 }
 
+// Runs reports whether a podvol run-node keeps a root directory that this user can ask, also one
+// that does not answer.
+func Runs(ctx context.Context, rootDir string) bool {
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", socketOf(rootDir))
+	if err == nil {
+		_ = conn.Close()
+	}
+	return noNode(err) == nil
+}
+
 // Alive asks the podvol run-node that keeps a root directory whether it is alive.
 func Alive(ctx context.Context, rootDir string) error {
 	answer, err := ask(ctx, rootDir, "/healthz", patience)
@@ -220,7 +232,7 @@ func fetch[Row any](ctx context.Context, rootDir, path string) (rows []Row, err 
 }
 
 // ask asks the podvol run-node that keeps a root directory. An answer takes as long as limit, 0
-// being for ever, but begins in time.
+// being for ever.
 func ask(ctx context.Context, rootDir, path string, limit time.Duration) (*http.Response, error) {
 	socket := socketOf(rootDir)
 	answer, err := askBy(ctx, func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -233,23 +245,31 @@ func ask(ctx context.Context, rootDir, path string, limit time.Duration) (*http.
 }
 
 func askBy(ctx context.Context, dial func(ctx context.Context, network, addr string) (net.Conn, error), path string, limit time.Duration) (*http.Response, error) {
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: dial, ResponseHeaderTimeout: patience}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://podvol"+path, nil)
 	if err != nil {
 		return nil, err
 	}
-	answer, err := (&http.Client{Transport: transport, Timeout: limit}).Do(request)
+	answer, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}, Timeout: limit}).Do(request)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		answer.Body.Close()
+		return nil, fmt.Errorf("podvol run-node answers %s", answer.Status)
+	}
+	if none := noNode(err); none != nil {
+		return nil, none
+	}
+	if failed, ok := errors.AsType[*url.Error](err); ok { // which names a host that is none
+		return nil, fmt.Errorf("podvol run-node does not answer: %w", failed.Err)
+	}
+	return answer, err
+}
+
+// noNode is the [ErrNoNode] that the error of a connection means; nil: there is a node.
+func noNode(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		err = ErrNoNode
+		return ErrNoNode
 	case errors.Is(err, fs.ErrPermission): // whether there is one is known to root alone
-		err = fmt.Errorf("%w that this user can ask", ErrNoNode)
-	case err == nil && answer.StatusCode != http.StatusOK:
-		answer.Body.Close()
-		err = fmt.Errorf("podvol run-node answers %s", answer.Status)
+		return fmt.Errorf("%w that this user can ask", ErrNoNode)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return answer, nil
+	return nil
 }

@@ -17,7 +17,7 @@ func TestANodeThatDoesNotAnswer(t *testing.T) {
 		defer node.Close()
 		go func() { _, _ = io.Copy(io.Discard, node) }()
 		began := time.Now()
-		answer, err := askBy(t.Context(), func(context.Context, string, string) (net.Conn, error) { return ours, nil }, watchPath, 0)
+		answer, err := askBy(t.Context(), func(context.Context, string, string) (net.Conn, error) { return ours, nil }, eventsPath, patience)
 		if err == nil {
 			answer.Body.Close()
 			t.Fatal("it has answered")
