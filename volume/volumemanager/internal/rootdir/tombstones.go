@@ -49,12 +49,20 @@ type tombstones struct {
 	sync    func(*os.File) error // fsync(2)
 
 	mu      sync.Mutex
-	waiting map[string]Key
+	waiting map[string]buried
 	enough  int // of them, to look which can go
 }
 
+// buried is a removed volume.
+type buried struct {
+	Key
+	// last: its pod's directory had gone too, and only the directory of all pods is to be synced.
+	// A directory of that name that is there again is another one.
+	last bool
+}
+
 func newTombstones(rootDir string) *tombstones {
-	return &tombstones{rootDir: rootDir, sync: syncDir, waiting: make(map[string]Key), enough: maxTombstones}
+	return &tombstones{rootDir: rootDir, sync: syncDir, waiting: make(map[string]buried), enough: maxTombstones}
 }
 
 // SyncDirsBy has the directories around removed volumes synced by f, in tests.
@@ -75,13 +83,14 @@ func syncDir(dir *os.File) error {
 // set up, and returns when that will survive a crash. Another file at its place
 // is not podvol's, and must not be taken for it later.
 func (r Records) Release(key Key, record *mountrecord.Record) error {
-	if isBack(r.tombstones.rootDir, key) {
+	hasPod := HasPod(r.tombstones.rootDir, key.PodUID)
+	if hasPod && isBack(r.tombstones.rootDir, key) {
 		return r.Remove(key)
 	}
-	return r.moveToTombstone(key, record)
+	return r.moveToTombstone(buried{key, !hasPod}, record)
 }
 
-func (r Records) moveToTombstone(key Key, record *mountrecord.Record) error {
+func (r Records) moveToTombstone(key buried, record *mountrecord.Record) error {
 	tombstone := *record
 	tombstone.Confirmed, tombstone.Detached = nil, nil
 	line, err := mountrecord.Encode(&tombstone)
@@ -100,10 +109,13 @@ func (r Records) moveToTombstone(key Key, record *mountrecord.Record) error {
 
 // forgetRipe is [Records.forgetGone] for the volumes of pods that have gone. The others are kept
 // as long as they are not too many.
-func (r Records) forgetRipe(full map[string]Key) {
-	early := make(map[string]Key)
+func (r Records) forgetRipe(full map[string]buried) {
+	early := make(map[string]buried)
 	there := make(map[types.UID]bool)
 	for under, key := range full {
+		if key.last {
+			continue
+		}
 		is, known := there[key.PodUID]
 		if !known {
 			is = HasPod(r.tombstones.rootDir, key.PodUID)
@@ -116,13 +128,13 @@ func (r Records) forgetRipe(full map[string]Key) {
 	}
 	_ = r.forgetGone(full)
 	for len(early) > maxEarly {
-		some := make(map[string]Key, maxTombstones)
+		some := make(map[string]buried, maxTombstones)
 		for under, key := range early {
 			if some[under] = key; len(some) == maxTombstones {
 				break
 			}
 		}
-		maps.DeleteFunc(early, func(under string, _ Key) bool { _, is := some[under]; return is })
+		maps.DeleteFunc(early, func(under string, _ buried) bool { _, is := some[under]; return is })
 		if !r.forgetGone(some) {
 			break // the disk would fail for the others, too
 		}
@@ -131,7 +143,7 @@ func (r Records) forgetRipe(full map[string]Key) {
 }
 
 // add returns all that are waiting once they are enough.
-func (t *tombstones) add(under string, key Key) (full map[string]Key) {
+func (t *tombstones) add(under string, key buried) (full map[string]buried) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.waiting[under] = key
@@ -142,16 +154,16 @@ func (t *tombstones) add(under string, key Key) (full map[string]Key) {
 }
 
 // take is called with the lock held.
-func (t *tombstones) take() map[string]Key {
+func (t *tombstones) take() map[string]buried {
 	all := t.waiting
-	t.waiting = make(map[string]Key)
+	t.waiting = make(map[string]buried)
 	return all
 }
 
 // forgetGone sees to it that the directories of these volumes stay away, and forgets
 // the volumes. It returns false if that cannot be synced: the records are kept for another time,
 // since a record too many is harmless.
-func (r Records) forgetGone(gone map[string]Key) bool {
+func (r Records) forgetGone(gone map[string]buried) bool {
 	if len(gone) == 0 {
 		return true
 	}
@@ -163,7 +175,7 @@ func (r Records) forgetGone(gone map[string]Key) bool {
 	return true
 }
 
-func (t *tombstones) keep(all map[string]Key) {
+func (t *tombstones) keep(all map[string]buried) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	maps.Copy(t.waiting, all)
@@ -182,7 +194,7 @@ func (r Records) forgetAllGone() {
 // syncPlaces syncs, for each volume, the directories on the way to its own as far
 // as they are there: missing ones were removed from the last one. All are opened
 // before the first is synced, lest one go in between.
-func (t *tombstones) syncPlaces(gone map[string]Key) (err error) {
+func (t *tombstones) syncPlaces(gone map[string]buried) (err error) {
 	dirs := make(map[string]*os.File)
 	defer func() {
 		for _, dir := range dirs {
@@ -191,9 +203,10 @@ func (t *tombstones) syncPlaces(gone map[string]Key) (err error) {
 			}
 		}
 	}()
-	for _, key := range gone {
-		for _, kind := range volumeKinds() {
-			if err := openWay(dirs, PodsDir(t.rootDir), string(key.PodUID), kind, layout.EscapeQualifiedName(key.Plugin)); err != nil {
+	pods := PodsDir(t.rootDir)
+	for _, volume := range gone {
+		for _, way := range volume.ways() {
+			if err := openWay(dirs, pods, way...); err != nil {
 				return err
 			}
 		}
@@ -207,6 +220,17 @@ func (t *tombstones) syncPlaces(gone map[string]Key) (err error) {
 		}
 	}
 	return nil
+}
+
+// ways are the names of the directories around the volume, below that of all pods.
+func (b buried) ways() (ways [][]string) {
+	if b.last {
+		return [][]string{nil}
+	}
+	for _, kind := range volumeKinds() {
+		ways = append(ways, []string{string(b.PodUID), kind, layout.EscapeQualifiedName(b.Plugin)})
+	}
+	return ways
 }
 
 func volumeKinds() []string { return []string{"volumes", "volumeDevices"} }
@@ -232,14 +256,14 @@ func openWay(dirs map[string]*os.File, path string, names ...string) error {
 
 // foundTombstones are the tombstones of an earlier owner, judged by their volumes' places.
 type foundTombstones struct {
-	back []journal.Entry // as records, of volumes that are there again
-	gone map[string]Key  // of volumes that are not
-	rest map[string]Key  // of volumes that are, or have a newer record
+	back []journal.Entry   // as records, of volumes that are there again
+	gone map[string]buried // of volumes that are not
+	rest map[string]Key    // of volumes that are, or have a newer record
 }
 
 // splitTombstones takes the tombstones out of the records.
 func splitTombstones(rootDir string, held []journal.Entry) (live []journal.Entry, found foundTombstones) {
-	found.gone, found.rest = make(map[string]Key), make(map[string]Key)
+	found.gone, found.rest = make(map[string]buried), make(map[string]Key)
 	recorded := make(map[string]bool)
 	for _, entry := range held {
 		if _, _, ok := parseTombstone(entry.Key); !ok {
@@ -253,8 +277,8 @@ func splitTombstones(rootDir string, held []journal.Entry) (live []journal.Entry
 		case !ok:
 		case recorded[name]:
 			found.rest[entry.Key] = key
-		case !isBack(rootDir, key):
-			found.gone[entry.Key] = key
+		case !HasPod(rootDir, key.PodUID), !isBack(rootDir, key):
+			found.gone[entry.Key] = buried{Key: key}
 		default:
 			recorded[name] = true
 			found.rest[entry.Key] = key
@@ -278,9 +302,6 @@ func parseTombstone(under string) (name string, key Key, ok bool) {
 // isBack reports whether there is, or may be, something at a volume's place, or
 // the rest of a removal. It touches nothing but the directories around.
 func isBack(rootDir string, key Key) bool {
-	if !HasPod(rootDir, key.PodUID) {
-		return false
-	}
 	for _, kind := range volumeKinds() {
 		plugin := filepath.Join(PodsDir(rootDir), string(key.PodUID), kind, layout.EscapeQualifiedName(key.Plugin))
 		if gone, err := areGone(plugin, key.Spec, layout.DeletingPrefix+key.Spec); err != nil || !gone {

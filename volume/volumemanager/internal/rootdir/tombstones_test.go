@@ -47,7 +47,7 @@ func TestBuriedRecordsAreKeptUntilSynced(t *testing.T) {
 	for _, uid := range []types.UID{"one", "two"} {
 		key := Key{uid, "x/y", "v"}
 		must(t, r.journal.Move(key.String(), tombstonePrefix+"1/"+key.String(), []byte("{}")))
-		r.tombstones.add(tombstonePrefix+"1/"+key.String(), key)
+		r.tombstones.add(tombstonePrefix+"1/"+key.String(), buried{Key: key})
 	}
 	r.forgetAllGone()
 	if len(synced) == 0 || len(r.tombstones.waiting) != 2 {
@@ -125,5 +125,28 @@ func TestDirectoriesOfPodsThatStayAreSyncedLate(t *testing.T) {
 	must(t, r.Close())
 	if held, _, err := journal.Read(RecordsPath(root)); err != nil || len(held) > 0 {
 		t.Errorf("held: %v, %v", held, err)
+	}
+}
+
+// A pod's directory that had gone with its last volume is not looked for again: one that is there
+// now is another one.
+func TestOfAPodThatHadGoneNothingElseIsSynced(t *testing.T) {
+	root := t.TempDir()
+	must(t, os.MkdirAll(StateDir(root), 0o700))
+	must(t, os.MkdirAll(PodsDir(root), 0o750))
+	r, _, _, err := OpenRecords(root)
+	must(t, err)
+	var synced []string
+	r.tombstones.sync = func(dir *os.File) error {
+		synced = append(synced, filepath.Base(dir.Name()))
+		return nil
+	}
+	key := Key{"one", "x/y", "v"}
+	must(t, r.journal.Put(key.String(), []byte("{}")))
+	must(t, r.Release(key, &mountrecord.Record{PodUID: key.PodUID, Volumes: []string{"v"}, Plugin: "x/y", Path: VolumePlace(root, key), InlineVolume: &v1.Volume{Name: "v"}}))
+	must(t, os.MkdirAll(VolumePlace(root, key), 0o750))
+	must(t, r.Close())
+	if want := []string{"pods"}; !slices.Equal(synced, want) {
+		t.Errorf("synced %v, want %v", synced, want)
 	}
 }
