@@ -162,9 +162,12 @@ func (r Request) MaskedOptions() []string {
 	return options
 }
 
-// Failed makes the *Error of a failed mount of the request, masked. An *Error is
-// left as it is: a mounter may give the same one to several callers.
+// Failed makes the *Error of a failed mount of the request, masked. nil stays nil, and an *Error
+// is left as it is: a mounter may give the same one to several callers.
 func (r Request) Failed(err error) error {
+	if err == nil {
+		return nil // at once: most mounts do not fail
+	}
 	if given, ok := errors.AsType[*Error](err); ok {
 		return given
 	}
