@@ -233,9 +233,11 @@ func (q *Queue[K]) enqueue(s *keyState[K]) {
 	}
 }
 
-// dispatch starts as many goroutines as there are keys to take.
+// dispatch starts a goroutine for the next key where none is free. That starts another one as soon
+// as it has taken a key. So a few goroutines, whose stacks have grown, work on all keys that wait
+// for nothing, and each key that does wait is made up for.
 func (q *Queue[K]) dispatch() {
-	for q.mayWork() && (q.Workers <= 0 || q.started < q.Workers) && q.started-q.working < len(q.ready) {
+	if q.mayWork() && len(q.ready) > 0 && q.started == q.working && (q.Workers <= 0 || q.started < q.Workers) {
 		q.started++
 		q.running.Go(q.run)
 	}
@@ -271,6 +273,7 @@ func (q *Queue[K]) next() (s *keyState[K], reconcile bool) {
 	reconcile = s.reconcile
 	s.queued, s.reconcile, s.running = false, false, true
 	q.working++
+	q.dispatch()
 	return s, reconcile
 }
 
