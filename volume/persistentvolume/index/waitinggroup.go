@@ -1,6 +1,8 @@
 package index
 
 import (
+	"cmp"
+	"math"
 	"math/rand/v2"
 
 	v1 "k8s.io/api/core/v1"
@@ -36,8 +38,9 @@ func soughtMark(q *query) mark {
 	return mark{kind: anyLabels}
 }
 
-// waitingGroup holds claims that fit the same free volumes, except for the size. It finds the first claim that requests no more than a size. It is
-// a treap by request, then turn; each node knows the first turn below it.
+// waitingGroup holds claims that fit the same free volumes, except for the size. It finds the
+// first claim that requests no more than a size. It is a treap by request, then turn; each node
+// knows the first turn below it.
 type waitingGroup struct {
 	like *query // any of them, also one that has left
 	mark mark
@@ -46,10 +49,26 @@ type waitingGroup struct {
 }
 
 type waitingNode struct {
+	place
 	claim       *waitingClaim
 	weight      uint32
 	left, right *waitingNode
 	first       *waitingClaim // of all below and this
+	firstTurn   uint64        // its turn
+}
+
+// place is where a claim is in the order of a group. The nodes have it beside the claim, so that
+// a search looks up nothing elsewhere in memory.
+type place struct {
+	request Size
+	turn    uint64
+}
+
+func placeOf(claim *waitingClaim) place { return place{claim.query.request, claim.turn} }
+
+// compare orders by request, then by turn, which is unique.
+func (p place) compare(other place) int {
+	return cmp.Or(p.request.Compare(other.request), cmp.Compare(p.turn, other.turn))
 }
 
 // accepts reports whether a free volume of the same shelf would do, were it large
@@ -62,60 +81,70 @@ func (g *waitingGroup) accepts(pv *v1.PersistentVolume) bool {
 // first returns the claim that has waited longest among the claims that request at
 // most a size, or nil.
 func (g *waitingGroup) first(most Size) (first *waitingClaim) {
+	turn := uint64(math.MaxUint64)
 	for n := g.root; n != nil; {
-		if n.claim.query.request.Compare(most) > 0 {
+		if n.request.Compare(most) > 0 {
 			n = n.left
 			continue
 		}
-		first = earlier(first, n.claim)
-		if n.left != nil {
-			first = earlier(first, n.left.first)
+		if n.turn < turn {
+			first, turn = n.claim, n.turn
+		}
+		if n.left != nil && n.left.firstTurn < turn {
+			first, turn = n.left.first, n.left.firstTurn
 		}
 		n = n.right
 	}
 	return first
 }
 
-func earlier(a, b *waitingClaim) *waitingClaim {
-	if a == nil || b != nil && b.turn < a.turn {
-		return b
-	}
-	return a
-}
-
 func (g *waitingGroup) insert(claim *waitingClaim) {
-	before, after := split(g.root, claim, false)
-	one := &waitingNode{claim: claim, weight: rand.Uint32(), first: claim}
-	g.root = merge(merge(before, one), after)
+	one := &waitingNode{place: placeOf(claim), claim: claim, weight: rand.Uint32()}
+	g.root = g.root.insert(one)
 }
 
-func (g *waitingGroup) remove(claim *waitingClaim) {
-	before, rest := split(g.root, claim, false)
-	_, after := split(rest, claim, true)
-	g.root = merge(before, after)
-}
+func (g *waitingGroup) remove(claim *waitingClaim) { g.root = g.root.remove(placeOf(claim)) }
 
-// compare orders by request, then by turn, which is unique.
-func (c *waitingClaim) compare(other *waitingClaim) int {
-	if by := c.query.request.Compare(other.query.request); by != 0 || c.turn == other.turn {
-		return by
+// insert returns the tree with one node more, which is above all that are lighter.
+func (n *waitingNode) insert(one *waitingNode) *waitingNode {
+	switch {
+	case n == nil || n.weight < one.weight:
+		one.left, one.right = n.split(one.place)
+		return one.update()
+	case n.compare(one.place) < 0:
+		n.right = n.right.insert(one)
+	default:
+		n.left = n.left.insert(one)
 	}
-	if c.turn < other.turn {
-		return -1
-	}
-	return 1
+	return n.update()
 }
 
-// split divides the claims up to and with a claim from the rest.
-func split(n *waitingNode, at *waitingClaim, with bool) (before, after *waitingNode) {
+// remove returns the tree without the node of a place.
+func (n *waitingNode) remove(at place) *waitingNode {
+	if n == nil {
+		return nil
+	}
+	switch by := n.compare(at); {
+	case by == 0:
+		return merge(n.left, n.right)
+	case by < 0:
+		n.right = n.right.remove(at)
+	default:
+		n.left = n.left.remove(at)
+	}
+	return n.update()
+}
+
+// split divides the claims before a place from the rest.
+func (n *waitingNode) split(at place) (before, after *waitingNode) {
 	if n == nil {
 		return nil, nil
 	}
-	if by := n.claim.compare(at); by < 0 || by == 0 && with {
-		n.right, after = split(n.right, at, with)
+	if n.compare(at) < 0 {
+		n.right, after = n.right.split(at)
 		return n.update(), after
 	}
-	before, n.left = split(n.left, at, with)
+	before, n.left = n.left.split(at)
 	return before, n.update()
 }
 
@@ -135,11 +164,12 @@ func merge(a, b *waitingNode) *waitingNode {
 }
 
 func (n *waitingNode) update() *waitingNode {
-	n.first = n.claim
-	for _, below := range []*waitingNode{n.left, n.right} {
-		if below != nil {
-			n.first = earlier(n.first, below.first)
-		}
+	n.first, n.firstTurn = n.claim, n.turn
+	if below := n.left; below != nil && below.firstTurn < n.firstTurn {
+		n.first, n.firstTurn = below.first, below.firstTurn
+	}
+	if below := n.right; below != nil && below.firstTurn < n.firstTurn {
+		n.first, n.firstTurn = below.first, below.firstTurn
 	}
 	return n
 }
