@@ -44,6 +44,8 @@ type Kind struct {
 type kind struct {
 	Kind
 	goType reflect.Type
+	// shallow returns a copy of an object, which may share the memory of its parts.
+	shallow func(object metav1.Object) stored
 	// status is nil if the kind has none.
 	status *statusOf
 }
@@ -52,11 +54,8 @@ type kind struct {
 type statusOf struct {
 	// without returns a copy of an object without its status.
 	without func(object metav1.Object) stored
-	// share gives an object the status of another one, in the same memory.
-	share func(to, from stored)
-	// renew returns an object with a copy of the status of from. Everything else
-	// is in the same memory.
-	renew func(object stored, from metav1.Object) stored
+	// share gives an object the status of another one, in the same memory; copy, a copy of it.
+	share, copy func(to stored, from metav1.Object)
 	// equal compares the status of two objects.
 	equal func(a, b stored) bool
 }
@@ -82,7 +81,7 @@ var kinds = []kind{
 
 // trustBundles is the kind of the newest version that k8s.io/api has.
 func trustBundles() kind {
-	return kind{goType: reflect.TypeOf(kubeapi.NewTrustBundle()), Kind: Kind{
+	return kind{goType: reflect.TypeOf(kubeapi.NewTrustBundle()), shallow: deep, Kind: Kind{
 		GroupVersionKind: kubeapi.TrustBundleVersion().WithKind("ClusterTrustBundle"),
 		New:              kubeapi.NewTrustBundle,
 	}}
@@ -96,11 +95,18 @@ type pointerTo[T any] interface {
 
 // kindOf is the kind of a Go type, whose name is the kind's.
 func kindOf[T any, P pointerTo[T]](version schema.GroupVersion, namespaced bool) kind {
-	return kind{goType: reflect.TypeFor[P](), Kind: Kind{
-		GroupVersionKind: version.WithKind(reflect.TypeFor[T]().Name()),
-		Namespaced:       namespaced,
-		New:              func() metav1.Object { return P(new(T)) },
-	}}
+	return kind{
+		goType: reflect.TypeFor[P](),
+		shallow: func(object metav1.Object) stored {
+			c := *object.(P)
+			return P(&c)
+		},
+		Kind: Kind{
+			GroupVersionKind: version.WithKind(reflect.TypeFor[T]().Name()),
+			Namespaced:       namespaced,
+			New:              func() metav1.Object { return P(new(T)) },
+		},
+	}
 }
 
 func kindWithStatus[T, S any, P pointerTo[T], PS interface {
@@ -114,13 +120,8 @@ func kindWithStatus[T, S any, P pointerTo[T], PS interface {
 			*status(&rest) = *new(S)
 			return P(&rest).DeepCopyObject().(stored)
 		},
-		share: func(to, from stored) { *status(to.(P)) = *status(from.(P)) },
-		renew: func(object stored, from metav1.Object) stored {
-			next := *object.(P)
-			*status(&next) = *new(S)
-			status(from.(P)).DeepCopyInto(status(&next))
-			return P(&next)
-		},
+		share: func(to stored, from metav1.Object) { *status(to.(P)) = *status(from.(P)) },
+		copy:  func(to stored, from metav1.Object) { status(from.(P)).DeepCopyInto(status(to.(P))) },
 		equal: func(a, b stored) bool { return equality.Semantic.DeepEqual(*status(a.(P)), *status(b.(P))) },
 	}
 	return k
@@ -174,9 +175,12 @@ func describe(object metav1.Object) (kind, volume.ObjectRef, error) {
 	return k, ref, nil
 }
 
+// deep copies an object with all its parts.
+func deep(object metav1.Object) stored { return object.(stored).DeepCopyObject().(stored) }
+
 // clone copies an object and names its kind in it.
 func clone(k kind, object metav1.Object) stored {
-	c := object.(stored).DeepCopyObject().(stored)
+	c := deep(object)
 	c.GetObjectKind().SetGroupVersionKind(k.GroupVersionKind)
 	return c
 }
@@ -187,6 +191,13 @@ func cloneWithoutStatus(k kind, object metav1.Object) stored {
 		return clone(k, object)
 	}
 	c := k.status.without(object)
+	c.GetObjectKind().SetGroupVersionKind(k.GroupVersionKind)
+	return c
+}
+
+// adopt is [clone] for an object whose parts nobody will change any more: it shares them.
+func adopt(k kind, object metav1.Object) stored {
+	c := k.shallow(object)
 	c.GetObjectKind().SetGroupVersionKind(k.GroupVersionKind)
 	return c
 }

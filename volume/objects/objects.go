@@ -49,7 +49,7 @@ type Lister interface {
 //   - The passed object may carry a UID or a resourceVersion. Then the stored
 //     object must carry the same, or the error matches [ErrConflict]. Without
 //     them the last writer wins.
-//   - A Writer keeps a copy of its argument. It returns a copy of the stored
+//   - A Writer keeps a copy of its argument, and returns a copy of the stored
 //     object, unless it is one of [Sharing].
 //   - If the object to change does not exist, the error matches
 //     [volume.ErrNotFound].

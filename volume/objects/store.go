@@ -116,10 +116,11 @@ func (s *Store) WatchKind(kind string, f func(volume.ObjectRef)) (stop func()) {
 // Create implements [Writer]. It sets a UID and a creation time if the object has
 // none. A resourceVersion must not be set.
 func (s *Store) Create(ctx context.Context, object metav1.Object) (metav1.Object, error) {
-	return copied(s.insert(ctx, object))
+	return copied(s.insert(ctx, object, clone))
 }
 
-func (s *Store) insert(ctx context.Context, object metav1.Object) (stored, error) {
+// insert stores what take makes of an object.
+func (s *Store) insert(ctx context.Context, object metav1.Object, take func(kind, metav1.Object) stored) (stored, error) {
 	k, ref, err := s.admit(ctx, object)
 	if err != nil {
 		return nil, err
@@ -127,7 +128,7 @@ func (s *Store) insert(ctx context.Context, object metav1.Object) (stored, error
 	if object.GetResourceVersion() != "" {
 		return nil, volume.Invalid("metadata.resourceVersion", "must not be set on %s, which is to be created", ref)
 	}
-	created := clone(k, object)
+	created := take(k, object)
 	created.SetDeletionTimestamp(nil)
 	if created.GetUID() == "" {
 		created.SetUID(NewUID())
@@ -208,19 +209,20 @@ func (s *Store) load(floor uint64, loads []load) error {
 // are. An object that is being deleted can lose finalizers but gain none; with
 // the last it is gone, and Update returns its last state.
 func (s *Store) Update(ctx context.Context, object metav1.Object) (metav1.Object, error) {
-	return copied(s.replace(ctx, object))
+	return copied(s.replace(ctx, object, cloneWithoutStatus))
 }
 
-func (s *Store) replace(ctx context.Context, object metav1.Object) (stored, error) {
+// replace stores what take makes of an object, with the status that is stored.
+func (s *Store) replace(ctx context.Context, object metav1.Object, take func(kind, metav1.Object) stored) (stored, error) {
 	k, ref, err := s.admit(ctx, object)
 	if err != nil {
 		return nil, err
 	}
-	return s.update(k, ref, cloneWithoutStatus(k, object), Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
+	return s.update(k, ref, take(k, object), Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
 }
 
-// update stores next, which has no status of its own. It returns the stored
-// object, or its last state if it is gone.
+// update stores next, whose status does not count. It returns the stored object, or its last
+// state if it is gone.
 func (s *Store) update(k kind, ref volume.ObjectRef, next stored, p Preconditions) (stored, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -249,10 +251,12 @@ func (s *Store) update(k kind, ref volume.ObjectRef, next stored, p Precondition
 
 // UpdateStatus implements [Writer]. A kind without status is refused.
 func (s *Store) UpdateStatus(ctx context.Context, object metav1.Object) (metav1.Object, error) {
-	return copied(s.replaceStatus(ctx, object))
+	return copied(s.replaceStatus(ctx, object, func(k kind) func(stored, metav1.Object) { return k.status.copy }))
 }
 
-func (s *Store) replaceStatus(ctx context.Context, object metav1.Object) (stored, error) {
+// replaceStatus stores an object with the status of another one, as the function of its kind
+// gives it.
+func (s *Store) replaceStatus(ctx context.Context, object metav1.Object, give func(kind) func(to stored, from metav1.Object)) (stored, error) {
 	k, ref, err := s.admit(ctx, object)
 	if err != nil {
 		return nil, err
@@ -260,17 +264,18 @@ func (s *Store) replaceStatus(ctx context.Context, object metav1.Object) (stored
 	if k.status == nil {
 		return nil, volume.Invalid("status", "a %s has no status", ref.Kind)
 	}
-	return s.updateStatus(k, ref, object)
+	return s.updateStatus(k, ref, object, give(k))
 }
 
-func (s *Store) updateStatus(k kind, ref volume.ObjectRef, object metav1.Object) (stored, error) {
+func (s *Store) updateStatus(k kind, ref volume.ObjectRef, object metav1.Object, give func(to stored, from metav1.Object)) (stored, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, err := s.expect(ref, Preconditions{UID: object.GetUID(), ResourceVersion: object.GetResourceVersion()})
 	if err != nil {
 		return nil, fmt.Errorf("update the status of %s: %w", ref, err)
 	}
-	next := k.status.renew(old, object)
+	next := k.shallow(old)
+	give(next, object)
 	if k.status.equal(old, next) {
 		return old, nil
 	}

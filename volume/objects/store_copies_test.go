@@ -85,7 +85,8 @@ func TestWritesShareNothingWithTheirCaller(t *testing.T) {
 	}
 }
 
-// A sharing writer answers with what is stored, and keeps none of what it is given.
+// A sharing writer answers with what is stored, keeps the parts of what it is given, and changes
+// nothing of it.
 func TestSharingAnswersWithTheStored(t *testing.T) {
 	s := objects.NewStore()
 	w := objects.Sharing(s)
@@ -103,11 +104,21 @@ func TestSharingAnswersWithTheStored(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if mine.ResourceVersion != "" || mine.Kind != "" || answer == metav1.Object(mine) {
+			t.Errorf("%s has changed what it was given to %+v", name, mine)
+		}
+		if stored, part := get(t, s, "data"), map[string]func(*v1.PersistentVolumeClaim) any{
+			"create": func(c *v1.PersistentVolumeClaim) any { return &c.Spec.AccessModes[0] },
+			"update": func(c *v1.PersistentVolumeClaim) any { return &c.Finalizers[0] },
+			"status": func(c *v1.PersistentVolumeClaim) any { return &c.Status.Conditions[0] },
+		}[name]; part(stored) != part(mine) {
+			t.Errorf("%s has made a copy", name)
+		}
 		if stored := get(t, s, "data"); answer != metav1.Object(stored) {
 			t.Errorf("%s answers with another object than the stored %p", name, stored)
 		}
 		mine = mine.DeepCopy()
-		mine.ResourceVersion = ""
+		mine.ResourceVersion, mine.Kind, mine.APIVersion = "", "", ""
 	}
 	scribble(mine)
 	if stored := get(t, s, "data"); stored.Labels["a"] != "1" || stored.Labels["b"] != "2" || stored.Status.Phase != v1.ClaimBound {
