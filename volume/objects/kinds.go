@@ -122,7 +122,7 @@ func kindWithStatus[T, S any, P pointerTo[T], PS interface {
 		},
 		share: func(to stored, from metav1.Object) { *status(to.(P)) = *status(from.(P)) },
 		copy:  func(to stored, from metav1.Object) { status(from.(P)).DeepCopyInto(status(to.(P))) },
-		equal: func(a, b stored) bool { return equality.Semantic.DeepEqual(*status(a.(P)), *status(b.(P))) },
+		equal: func(a, b stored) bool { return equality.Semantic.DeepEqual(status(a.(P)), status(b.(P))) },
 	}
 	return k
 }

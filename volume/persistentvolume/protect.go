@@ -65,14 +65,17 @@ func isShutDown(pod *v1.Pod) bool {
 // not bound. What deletes its storage is let go of where that is not to be.
 func (r *reclaimer) protectVolume(ctx context.Context, pv *v1.PersistentVolume) (*v1.PersistentVolume, error) {
 	if pv.DeletionTimestamp == nil {
-		next := *pv
-		next.Finalizers = r.withDeletion(pv, protected(pv, volumeProtection))
+		finalizers := r.withDeletion(pv, protected(pv, volumeProtection))
 		by := pv.Annotations[pvapi.AnnProvisionedBy]
 		driver := r.driverOf(by)
-		if migrated := driver != by && pv.Annotations[pvapi.AnnMigratedTo] != driver; migrated {
-			next.Annotations = pvapi.With(pv.Annotations, pvapi.AnnMigratedTo, driver)
-		} else if slices.Equal(next.Finalizers, pv.Finalizers) {
+		migrated := driver != by && pv.Annotations[pvapi.AnnMigratedTo] != driver
+		if !migrated && slices.Equal(finalizers, pv.Finalizers) {
 			return pv, nil
+		}
+		next := *pv
+		next.Finalizers = finalizers
+		if migrated {
+			next.Annotations = pvapi.With(pv.Annotations, pvapi.AnnMigratedTo, driver)
 		}
 		return r.writer.UpdateVolume(ctx, pv, &next)
 	}

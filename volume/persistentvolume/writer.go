@@ -145,7 +145,7 @@ func (s *ownStatus) setClaimStatus(ctx context.Context, claim *v1.PersistentVolu
 		next.Status.AccessModes = pv.Spec.AccessModes
 		next.Status.CurrentVolumeAttributesClassName = pv.Spec.VolumeAttributesClassName
 		if next.Status.Phase != phase || len(next.Status.Capacity) == 0 {
-			next.Status.Capacity = v1.ResourceList{v1.ResourceStorage: usableCapacity(pv)}
+			next.Status.Capacity = usableCapacity(pv)
 		}
 	}
 	next.Status.Phase = phase
@@ -162,12 +162,14 @@ func (s *ownStatus) setClaimStatus(ctx context.Context, claim *v1.PersistentVolu
 // usableCapacity is the size of the file system in a volume: one that was expanded
 // for another claim may still be what it was, until a node has expanded it too.
 // Kubernetes refuses to bind to what it cannot read; here the volume's own counts.
-func usableCapacity(pv *v1.PersistentVolume) resource.Quantity {
-	before, err := resource.ParseQuantity(pv.Annotations[pvapi.AnnPreResizeCapacity])
-	if err != nil {
-		return pv.Spec.Capacity[v1.ResourceStorage]
+func usableCapacity(pv *v1.PersistentVolume) v1.ResourceList {
+	if before, err := resource.ParseQuantity(pv.Annotations[pvapi.AnnPreResizeCapacity]); err == nil {
+		return v1.ResourceList{v1.ResourceStorage: before}
 	}
-	return before
+	if own, ok := pv.Spec.Capacity[v1.ResourceStorage]; !ok || len(pv.Spec.Capacity) > 1 {
+		return v1.ResourceList{v1.ResourceStorage: own}
+	}
+	return pv.Spec.Capacity // shared
 }
 
 // isSameStatus compares what setClaimStatus sets.

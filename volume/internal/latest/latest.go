@@ -143,9 +143,11 @@ func (l *Objects[T]) note(object T, how Noticed) T {
 	switch {
 	case gone && !known && last.GetUID() == object.GetUID() && !isNewer(object, last):
 		return object // an answer that was long on its way
+	case known && any(object) == any(prior):
+		return object
 	case known && how == Seen && object.GetResourceVersion() == prior.GetResourceVersion() && object.GetUID() == prior.GetUID():
 		l.known[name] = object // the cache keeps it, so that it is not there twice
-		if l.Same != nil && any(object) != any(prior) {
+		if l.Same != nil {
 			l.Same(object)
 		}
 		return object

@@ -86,7 +86,7 @@ func (x *Index) Put(pv *v1.PersistentVolume) {
 
 func (x *Index) put(pv *v1.PersistentVolume) {
 	old, exists := x.volumes[pv.Name]
-	if exists && old.pv.UID == pv.UID && isOlder(pv, old.pv) {
+	if exists && (old.pv == pv || old.pv.UID == pv.UID && isOlder(pv, old.pv)) {
 		return
 	}
 	x.change(pv.Name, func() {
@@ -182,6 +182,9 @@ func (x *Index) DeleteClaim(name types.NamespacedName) {
 }
 
 func (x *Index) rename(name types.NamespacedName, uid types.UID, volumeName string) {
+	if x.owners.isNamed(name, uid, volumeName) {
+		return
+	}
 	if old, ok := x.owners.names[name]; ok {
 		x.change(old, func() { x.owners.unname(name, old) })
 	}

@@ -40,6 +40,11 @@ func (o *owners) unname(claim types.NamespacedName, volumeName string) {
 	}
 }
 
+// isNamed reports whether all is known of a claim already.
+func (o *owners) isNamed(claim types.NamespacedName, uid types.UID, volumeName string) bool {
+	return o.names[claim] == volumeName && (volumeName == "" || o.named[volumeName].get(claim) == uid)
+}
+
 // volumeFor returns the only volume that a claim can have: what it names, or is
 // known to name though this copy of it does not.
 func (o *owners) volumeFor(q *query) string {
