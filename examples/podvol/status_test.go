@@ -17,11 +17,11 @@ func TestStatusAsksTheNode(t *testing.T) {
 		root := filepath.Join(t.TempDir(), "root")
 		n := runProcess(t, t.TempDir(), root)
 		n.put("a.yaml", podNamed("a", "{name: memory, emptyDir: {medium: Memory}}, {name: bad, configMap: {name: missing}}"))
-		n.put("b.yaml", podNamed("b", "{name: data, persistentVolumeClaim: {claimName: data}}")+
+		n.put("b.yaml", podNamed("b", "{name: cache, emptyDir: {}}, {name: data, persistentVolumeClaim: {claimName: data}}")+
 			"---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data, namespace: shop}\nspec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}, storageClassName: fast}\n")
-		n.reach(map[string]string{"bad": "failed", "memory": "mounted", "data": "pending"})
+		n.reach(map[string]string{"bad": "failed", "memory": "mounted", "data": "pending", "cache": "pending"})
 		out, _ := mustPodvol(t, exitFailed, "status", "--root-dir", root, "-o", "json")
-		assertStates(t, rowsOf(t, out), "podvol run-node", "bad failed", "memory mounted", "data pending")
+		assertStates(t, rowsOf(t, out), "podvol run-node", "bad failed", "memory mounted", "cache pending", "data pending")
 		out, errOut := mustPodvol(t, exitFailed, "status", "--root-dir", root)
 		if !strings.Contains(out, "claim shop/data") || !strings.Contains(errOut, "shop/a bad: ") || !strings.HasSuffix(errOut, "\nKnown by podvol run-node, which runs.\n") {
 			t.Errorf("%s%s", out, errOut)

@@ -82,7 +82,7 @@ type Config struct {
 	// Notice receives a sentence for people about each news, such as a refused
 	// file; nil drops it. Calls may come from several goroutines.
 	Notice func(sentence string)
-	// Status receives each outcome of an operation on a volume, and each volume
+	// Status receives each outcome of an operation on a volume, and all volumes
 	// of a pod that waits for a claim. Run and Close call it from one goroutine.
 	// Its error ends Run. Nil drops the statuses.
 	Status func(volumemanager.VolumeStatus) error
@@ -263,7 +263,7 @@ func (a *Agent) discover(ctx context.Context, classes []localdiscovery.Class, cl
 // caller.
 func (a *Agent) Node() *volumemanager.Manager { return a.node.Manager }
 
-// Explain returns the volumes of the node, and the volumes of pods that wait for
+// Explain returns the volumes of the node, and all volumes of pods that wait for
 // claims.
 func (a *Agent) Explain() []volumemanager.VolumeStatus {
 	return append(a.node.Explain(), a.keep.waiting.rows()...)

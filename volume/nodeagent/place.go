@@ -85,19 +85,44 @@ type waitingPod struct {
 	mounted bool // another version of it is, or may be
 }
 
-// rows are the claim volumes that the pod waits for: those that a container uses.
+// rows are the pod's volumes: nothing of it is mounted before it has its claims.
 func (w waitingPod) rows() (rows []volumemanager.VolumeStatus) {
 	for i := range w.pod.Spec.Volumes {
 		v := &w.pod.Spec.Volumes[i]
-		if claim, isClaim := claimbinding.ClaimOf(w.pod, v); isClaim && podstate.UsesVolume(w.pod, v.Name) {
-			rows = append(rows, volumemanager.VolumeStatus{
-				Pod: types.NamespacedName{Namespace: w.pod.Namespace, Name: w.pod.Name}, PodUID: w.pod.UID,
-				Volume: v.Name, Claim: claim, State: volumemanager.StatePending, Since: w.since, Wanted: true, Err: volume.NothingDone(w.reason(claim)),
-			})
+		claim, isClaim := claimbinding.ClaimOf(w.pod, v)
+		row := volumemanager.VolumeStatus{
+			Pod: types.NamespacedName{Namespace: w.pod.Namespace, Name: w.pod.Name}, PodUID: w.pod.UID, NodeName: types.NodeName(w.pod.Spec.NodeName),
+			Volume: v.Name, Claim: claim, State: volumemanager.StatePending, Since: w.since, Wanted: true,
 		}
+		switch {
+		case !podstate.UsesVolume(w.pod, v.Name):
+			row.State = volumemanager.StateUnused
+		case isClaim:
+			row.Err = volume.NothingDone(w.reason(claim))
+		default:
+			row.Err = volume.NothingDone(&claimsFirstError{w.err})
+		}
+		rows = append(rows, row)
 	}
 	return rows
 }
+
+// claimsFirstError is of a volume that is no claim itself.
+type claimsFirstError struct{ err error }
+
+func (e *claimsFirstError) Error() string {
+	names := "its claims"
+	if bind, ok := errors.AsType[*embedded.BindError](e.err); ok && len(bind.Unbound) > 0 {
+		names = "claim " + bind.Unbound[0].Claim.String()
+		if more := len(bind.Unbound) - 1; more > 0 {
+			names += fmt.Sprintf(" and %d more", more)
+		}
+	}
+	return "not set up before the pod has " + names
+}
+
+// Unwrap returns why the pod has not got them.
+func (e *claimsFirstError) Unwrap() error { return e.err }
 
 // reason is the reason why the pod waits for one claim.
 func (w waitingPod) reason(claim types.NamespacedName) error {

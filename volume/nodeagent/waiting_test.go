@@ -1,8 +1,10 @@
 package nodeagent
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -105,4 +107,39 @@ func (waitingClaims) waitingPod(i int) waitingPod {
 		return waitingPod{pod: pod, err: unbound(persistentvolume.ErrUsedByOtherPod)}
 	}
 	return waitingPod{pod: pod, err: unbound(volume.ErrNotFound)}
+}
+
+// A pod that waits for a claim has a row for each volume, which says why it waits.
+func TestRowsOfAWaitingPod(t *testing.T) {
+	w := waitingClaims{}.waitingPod(3)
+	w.pod.Spec.NodeName = "node1"
+	w.pod.Spec.Volumes = append(w.pod.Spec.Volumes, v1.Volume{Name: "cache"}, v1.Volume{Name: "spare"})
+	w.pod.Spec.Containers = []v1.Container{{Name: "c", VolumeMounts: []v1.VolumeMount{{Name: "data"}, {Name: "cache"}}}}
+	more := &embedded.UnboundClaim{Claim: types.NamespacedName{Namespace: "ops-test", Name: "more"}, Err: volume.ErrNotFound}
+	for _, tc := range []struct {
+		err  error
+		want string
+	}{
+		{w.err, "not set up before the pod has claim ops-test/c3"},
+		{&embedded.BindError{Unbound: append(w.err.(*embedded.BindError).Unbound, more)}, "not set up before the pod has claim ops-test/c3 and 1 more"},
+		{objects.ErrConflict, "not set up before the pod has its claims"},
+	} {
+		w.err = tc.err
+		var got []string
+		for _, r := range w.rows() {
+			text := r.Volume + " " + string(r.State)
+			if r.Err != nil {
+				text += ": " + r.Err.Error()
+				if !errors.Is(r.Err, volume.ErrNotFound) && !errors.Is(r.Err, objects.ErrConflict) {
+					t.Errorf("%s has no cause", text)
+				}
+			}
+			if got = append(got, text); r.NodeName != "node1" || !r.Wanted {
+				t.Errorf("%+v", r)
+			}
+		}
+		if len(got) != 3 || !strings.HasPrefix(got[0], "data pending: ") || got[1] != "cache pending: "+tc.want || got[2] != "spare not used" {
+			t.Errorf("%q", got)
+		}
+	}
 }

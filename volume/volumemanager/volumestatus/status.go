@@ -43,7 +43,8 @@ type Status struct {
 	Pod    types.NamespacedName
 	PodUID types.UID
 	// NodeName is the node that the volume was mounted for, as its record has it;
-	// empty while nothing was tried, and where the record does not say.
+	// empty while nothing was tried, and where the record does not say. Package nodeagent
+	// sets it for pods that wait for claims.
 	NodeName types.NodeName
 	// Volume is the volume's name in the pod.
 	Volume string
