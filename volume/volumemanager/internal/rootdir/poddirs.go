@@ -88,9 +88,11 @@ func removeEmptyPod(rootDir string, podUID types.UID, plugin string, rmdir func(
 	}
 	pod := filepath.Join(PodsDir(rootDir), string(podUID))
 	if plugin != "" {
-		volumes := filepath.Join(pod, "volumes")
-		if all, err := removeAll(rmdir, filepath.Join(volumes, layout.EscapeQualifiedName(plugin)), volumes, pod); all || err != nil {
-			return err
+		for _, sub := range []string{"volumes", "plugins"} { // where some plugins keep marks
+			dir := filepath.Join(pod, sub)
+			if all, err := removeAll(rmdir, filepath.Join(dir, layout.EscapeQualifiedName(plugin)), dir, pod); all || err != nil {
+				return err
+			}
 		}
 	}
 	var errs []error
