@@ -38,14 +38,18 @@ func columns(heads ...string) (all []table.Column) {
 		c := table.Column{Head: head}
 		switch head {
 		case "ACCESS MODES":
-			c.Short, c.Whole = "MODES", true
+			c.Short, c.Whole, c.Extra = "MODES", true, 4
 		case "RECLAIM POLICY":
-			c.Short, c.Whole = "RECLAIM", true
+			c.Short, c.Whole, c.Extra = "RECLAIM", true, 2
 		case "STORAGECLASS":
-			c.Short = "CLASS"
+			c.Short, c.Extra = "CLASS", 5
 		case "VOLUMEATTRIBUTESCLASS", "REASON":
 			c.Spare = true
-		case "STATUS", "CAPACITY", "AGE":
+		case "AGE":
+			c.Whole, c.Extra = true, 3
+		case "CAPACITY":
+			c.Whole, c.Extra = true, 1
+		case "STATUS":
 			c.Whole = true
 		}
 		all = append(all, c)

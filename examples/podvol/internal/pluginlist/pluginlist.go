@@ -154,7 +154,7 @@ func print(out io.Writer, format string, plugins []Plugin) error {
 
 // printTable prints a table that fits a terminal, unless it shall be wide.
 func printTable(out io.Writer, wide bool, plugins []Plugin) error {
-	columns := []table.Column{{Head: "SOURCE"}, {Head: "MODES"}, {Head: "SUPPORTS"}, {Head: "LACKS"}}
+	columns := []table.Column{{Head: "SOURCE", Whole: true}, {Head: "MODES", Whole: true, Extra: 1}, {Head: "SUPPORTS", Extra: 2}, {Head: "LACKS"}}
 	if wide {
 		columns = append(columns, table.Column{Head: "NEEDS"}, table.Column{Head: "PLUGIN"}, table.Column{Head: "TRANSLATED"})
 	}

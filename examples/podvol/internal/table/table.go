@@ -4,7 +4,9 @@
 package table
 
 import (
+	"cmp"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
@@ -17,6 +19,9 @@ type Column struct {
 	Short string
 	// Spare columns are left out where the table does not fit, the last one first.
 	Spare bool
+	// Extra columns are left out where the table would not fit unless its cells became illegible,
+	// the one with the highest number first; 0: it never is.
+	Extra int
 	// Whole cells are never shortened.
 	Whole bool
 	// Min is the width of the cells to expect, where rows come one by one.
@@ -149,6 +154,27 @@ func (t *Table) choose() {
 			t.shown = append(t.shown[:at], t.shown[at+1:]...)
 		}
 	}
+	for !t.fits(t.legible()) {
+		most := slices.MaxFunc(t.shown, func(a, b int) int { return cmp.Compare(t.columns[a].Extra, t.columns[b].Extra) })
+		if t.columns[most].Extra == 0 {
+			return
+		}
+		t.shown = slices.DeleteFunc(t.shown, func(i int) bool { return i == most })
+	}
+}
+
+// short is the width to which cells are shortened before a column is left out.
+const short = 12
+
+// legible are the least widths at which cells still say something.
+func (t *Table) legible() []int {
+	widths := t.wanted()
+	for i, c := range t.columns {
+		if !c.Whole {
+			widths[i] = min(widths[i], max(short, Width(t.head(i))))
+		}
+	}
+	return widths
 }
 
 // wanted are the widths at which nothing is shortened.

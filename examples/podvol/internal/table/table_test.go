@@ -159,3 +159,23 @@ func TestErrorsOfTheOutputAreReturned(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// What is left of a narrow table says something: names of one letter and dots do not.
+func TestANarrowTerminalHasFewerColumns(t *testing.T) {
+	cells := []string{"shop", "postgres-data-0", "Bound", "pvc-866f0880-02a3-89d877", "10Gi", "storage-class-kept"}
+	for columns, want := range map[int]string{
+		0: "NAMESPACE NAME STATUS VOLUME CAPACITY CLASS", 80: "NAMESPACE NAME STATUS VOLUME CAPACITY CLASS",
+		60: "NAMESPACE NAME STATUS VOLUME CAPACITY", 47: "NAMESPACE NAME STATUS VOLUME", 40: "NAME STATUS VOLUME", 20: "NAME STATUS VOLUME",
+	} {
+		var out bytes.Buffer
+		narrow := New(&out, Column{Head: "NAMESPACE", Extra: 1}, Column{Head: "NAME"}, Column{Head: "STATUS", Whole: true}, Column{Head: "VOLUME"},
+			Column{Head: "CAPACITY", Whole: true, Extra: 2}, Column{Head: "CLASS", Extra: 3}).Limit(columns)
+		if err := narrow.Print(cells); err != nil {
+			t.Fatal(err)
+		}
+		head, row, _ := strings.Cut(strings.TrimSpace(out.String()), "\n")
+		if got := strings.Join(strings.Fields(head), " "); got != want || columns >= 40 && (Width(head) > columns || Width(row) > columns) {
+			t.Errorf("at %d columns: %q, want %q\n%s", columns, got, want, row)
+		}
+	}
+}
