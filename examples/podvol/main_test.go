@@ -185,6 +185,7 @@ func TestMistypedWordsSayWhatIsMeant(t *testing.T) {
 		"expl":                   `did you mean "explain"?`,
 		"describe shop/web":      `unknown command "describe"; did you mean "explain"?`,
 		"mount --file x":         `unknown flag: --file; did you mean "--filename"?`,
+		"mount --node-name x":    `unknown flag: --node-name; did you mean "--node"?`,
 		"mount x.yaml":           `podvol mount takes no arguments, got "x.yaml"; name manifests with -f`,
 		"status x":               "podvol status takes no arguments, got \"x\"\n",
 	} {

@@ -1,10 +1,29 @@
-// Package nearest finds the word that somebody meant who has mistyped it.
+// Package nearest finds the word that was meant by one that is mistyped.
 package nearest
 
-// Word returns the word of a list that is most like the given one, or an empty string where
-// none is like enough: it takes at most one change of a letter for every three, two letters
-// in the wrong order being one. Of words that are equally like it the first one is returned.
+import "strings"
+
+// Word returns the word of a list that is meant by the given one: the first one that begins with
+// it; else the longest one that at least half of it consists of, at its beginning; else the one
+// that is most like it. It is empty where none is like enough: that takes at most one change of a
+// letter for every three, two letters in the wrong order being one. Of words that are equally
+// like it the first one is returned.
 func Word(given string, of []string) string {
+	if given == "" {
+		return ""
+	}
+	begins := ""
+	for _, word := range of {
+		if strings.HasPrefix(word, given) {
+			return word
+		}
+		if strings.HasPrefix(given, word) && len(word) > len(begins) {
+			begins = word
+		}
+	}
+	if 2*len(begins) >= len(given) {
+		return begins
+	}
 	best, least := "", (len([]rune(given))+2)/3+1
 	for _, word := range of {
 		if d := distance([]rune(given), []rune(word)); d < least {

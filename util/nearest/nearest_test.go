@@ -16,6 +16,18 @@ func TestWord(t *testing.T) {
 			t.Errorf("%q: %q, want %q", given, got, want)
 		}
 	}
+	flags := []string{"--filename", "--node", "--node-ip", "--root-dir", "--volume-dir"}
+	for given, want := range map[string]string{
+		"--node-name": "--node", "--nodename": "--node", "--node-ipp": "--node-ip", "--file": "--filename",
+		"--vol": "--volume-dir", "--root-dri": "--root-dir", "--node-of-a-kubelet": "",
+	} {
+		if got := nearest.Word(given, flags); got != want {
+			t.Errorf("%q: %q, want %q", given, got, want)
+		}
+	}
+	if got := nearest.Word("rune-node", []string{"run", "run-node"}); got != "run-node" {
+		t.Errorf("of a word that begins it and one that is nearer: %q", got)
+	}
 	if got := nearest.Word("cat", []string{"bat", "car"}); got != "bat" {
 		t.Errorf("of two that are equally like it: %q", got)
 	}

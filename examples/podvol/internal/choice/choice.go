@@ -77,13 +77,9 @@ func (w *word) Set(value string) error {
 }
 
 // Meant is the end of a sentence about a word that is not in a list: which one may be meant. Without
-// one it is empty. The first word that begins with the given one is meant before one that is like it.
+// one it is empty.
 func Meant(given string, words []string) string {
-	meant := nearest.Word(given, words)
-	if i := slices.IndexFunc(words, func(word string) bool { return given != "" && strings.HasPrefix(word, given) }); i >= 0 {
-		meant = words[i]
-	}
-	if meant != "" {
+	if meant := nearest.Word(given, words); meant != "" {
 		return fmt.Sprintf("; did you mean %q?", meant)
 	}
 	return ""
