@@ -111,8 +111,8 @@ func run(ctx context.Context, args []string, s streams) int {
 		return own.code
 	}
 	_, usage := errors.AsType[*usageError](err)
-	_, unusable := errors.AsType[*volumemanager.RootError](err)
-	if usage || unusable {
+	unusable, ok := errors.AsType[*volumemanager.RootError](err)
+	if usage || ok && !unusable.Full() {
 		fmt.Fprintln(s.err, "podvol:", err)
 		return exitUsage
 	}

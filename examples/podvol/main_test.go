@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
 
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
@@ -207,6 +208,23 @@ func TestRootDirThatCannotBeUsed(t *testing.T) {
 		}
 		_, errOut := mustPodvol(t, exitUsage, "mount", "-f", web, "--root-dir", file)
 		if !strings.Contains(errOut, file) || !strings.Contains(errOut, "choose another root directory") {
+			t.Errorf("stderr: %s", errOut)
+		}
+	})
+}
+
+// A full disk is no wrong command line.
+func TestRootDirOnAFullDisk(t *testing.T) {
+	nstest.Parallel(t)
+	nstest.Run(t, func(t *testing.T) {
+		root := t.TempDir()
+		if err := unix.Mount("none", root, "tmpfs", 0, "size=64k"); err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Unmount(root, unix.MNT_DETACH)
+		fill(t, filepath.Join(root, "filler"))
+		_, errOut := mustPodvol(t, exitFailed, "mount", "-f", web, "--root-dir", root)
+		if !strings.Contains(errOut, "no space left on device; free some space") || !strings.Contains(errOut, "or choose another root directory") {
 			t.Errorf("stderr: %s", errOut)
 		}
 	})

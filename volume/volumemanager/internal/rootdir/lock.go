@@ -44,9 +44,15 @@ func (e *Error) Error() string {
 		advice = "make it writable, or choose another root directory"
 	case errors.Is(e.Err, unix.ENOTDIR):
 		advice = "it, or one of its parents, is a file; choose another root directory"
+	case e.Full():
+		advice = "free some space (df and df -i), or choose another root directory"
 	}
 	return fmt.Sprintf("the root directory %s cannot be used: %v; %s", e.RootDir, e.Err, advice)
 }
+
+// Full reports whether the directory cannot be used because its disk, or a quota, has no room: it
+// is the right one then.
+func (e *Error) Full() bool { return errors.Is(e.Err, unix.ENOSPC) || errors.Is(e.Err, unix.EDQUOT) }
 
 // Unwrap returns what the operating system said.
 func (e *Error) Unwrap() error { return e.Err }
