@@ -32,8 +32,8 @@ func Of(m mount.Interface) mount.Table {
 }
 
 // Kernel returns a table of this process's mount namespace. It is kept in memory and
-// updated before each answer. It holds two descriptors from the first question on, which
-// are closed when it is no longer used. Kernel opens nothing; a process without /proc
+// updated before each answer. It holds a descriptor from the first question on, and
+// another one from the first change on, which are closed when it is no longer used. Kernel opens nothing; a process without /proc
 // gets the error by its first question.
 //
 // The table is the process's. A thread with another mount namespace or root directory

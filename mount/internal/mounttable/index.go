@@ -28,8 +28,8 @@ import (
 //   - There is no signal of renamed or removed directories, nor of a file system's options
 //     that were changed from another namespace or by fsconfig(2). Mountinfo has none of
 //     propagation changed by mount(2).
-//   - It has no goroutine. Its two descriptors are opened at the first question and closed
-//     when the index is dropped.
+//   - It has no goroutine. Its descriptors are opened at the first question and the first
+//     change, and closed when the index is dropped.
 //   - The lock is never held while a file system is asked. Links in a path are read
 //     without it.
 type Table struct {
@@ -40,7 +40,9 @@ type Table struct {
 	mu     sync.Mutex
 	root   rootDir  // of the process, when the descriptors were opened
 	info   *os.File // nil before the first question
-	events *os.File // nil if the kernel has none, or denies them
+	events *os.File // nil before the first change, or if the kernel has none or denies them
+	// watched: events were asked for.
+	watched bool
 	// byMountinfo: the kernel has no calls for single mounts, or they do not
 	// tell all that mountinfo does.
 	byMountinfo bool

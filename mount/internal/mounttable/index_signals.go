@@ -72,10 +72,21 @@ func (x *Table) open() (err error) {
 	if x.info, err = OpenMountinfo(x.path); err != nil {
 		return fmt.Errorf("open the mount table: %w", err)
 	}
+	return nil
+}
+
+// watch has events name the mounts of later changes. It waits for the first change, since
+// a process that ends soon would wait for its group of events to be closed, which takes
+// the kernel 5 to 10 ms.
+func (x *Table) watch() {
+	if x.watched || x.byMountinfo {
+		return
+	}
+	x.watched = true
+	var err error
 	if x.events, err = x.kernel.Watch(); err != nil {
 		x.events = nil // not in this kernel, or not permitted
 	}
-	return nil
 }
 
 func (x *Table) close() {
@@ -84,7 +95,7 @@ func (x *Table) close() {
 			f.Close()
 		}
 	}
-	x.info, x.events, x.graph, x.byMountinfo = nil, nil, nil, false
+	x.info, x.events, x.graph, x.watched, x.byMountinfo = nil, nil, nil, false, false
 }
 
 // takeSignals reads what the signals say has changed.
@@ -96,6 +107,7 @@ func (x *Table) takeSignals() error {
 	case named:
 		return x.takeEvents()
 	case changed && x.events == nil:
+		x.watch()
 		// Comparing lists of ids would not do: a mount that is moved keeps its.
 		return x.load()
 	}

@@ -175,7 +175,8 @@ func TestIndexAfterMoreEventsThanTheKernelKeeps(t *testing.T) {
 		few, many := New(statmount.Host{}), New(statmount.Host{})
 		agree(t, few, kept, gone)
 		agree(t, many, kept, gone)
-		for i := range 9000 { // two events each; 16384 are kept, and 4096 followed
+		change(t, kept, few, many) // from here on events name what changes
+		for i := range 9000 {      // two events each; 16384 are kept, and 4096 followed
 			testtool.Must(t, unix.Mount(base, kept, "", unix.MS_BIND, ""))
 			testtool.Must(t, unix.Unmount(kept, unix.MNT_DETACH))
 			if i%2500 == 0 {
@@ -314,16 +315,62 @@ func TestIndexFallsBackToMountinfo(t *testing.T) {
 }
 
 func TestIndexClosesItsDescriptorsWhenDropped(t *testing.T) {
-	before := testtool.OpenFiles(t)
-	for range 10 {
-		_, _, err := New(statmount.Host{}).At("/proc")
-		testtool.Must(t, err)
-	}
-	for deadline := time.Now().Add(time.Minute); testtool.OpenFiles(t) > before; runtime.Gosched() {
-		runtime.GC()
-		if time.Now().After(deadline) {
-			t.Fatalf("%d descriptors are left open", testtool.OpenFiles(t)-before)
+	nstest.Run(t, func(t *testing.T) {
+		dir, before := t.TempDir(), testtool.OpenFiles(t)
+		for range 10 {
+			x := New(statmount.Host{})
+			_, _, err := x.At(dir)
+			testtool.Must(t, err)
+			change(t, dir, x)
 		}
+		for deadline := time.Now().Add(time.Minute); testtool.OpenFiles(t) > before; runtime.Gosched() {
+			runtime.GC()
+			if time.Now().After(deadline) {
+				t.Fatalf("%d descriptors are left open", testtool.OpenFiles(t)-before)
+			}
+		}
+	})
+}
+
+// Whoever asks for a table that does not change has no group of events to close at its end.
+func TestIndexAsksForEventsAtTheFirstChange(t *testing.T) {
+	nstest.Parallel(t)
+	nstest.Run(t, func(t *testing.T) {
+		dir, kernel := t.TempDir(), new(watchCounter)
+		x := New(kernel)
+		agree(t, x, dir, "/proc")
+		if kernel.watches != 0 {
+			t.Errorf("events were asked for %d times, of a table that did not change", kernel.watches)
+		}
+		for range 3 {
+			change(t, dir, x)
+		}
+		if kernel.watches != 1 {
+			t.Errorf("events were asked for %d times, want once after three changes", kernel.watches)
+		}
+		agree(t, x, dir)
+	})
+}
+
+// watchCounter is this machine's kernel, and counts who wants its events.
+type watchCounter struct {
+	statmount.Host
+	watches int
+}
+
+func (k *watchCounter) Watch() (*os.File, error) {
+	k.watches++
+	return k.Host.Watch()
+}
+
+// change mounts something and unmounts it, and has the indexes notice.
+func change(t *testing.T, dir string, indexes ...*Table) {
+	t.Helper()
+	testtool.Must(t, unix.Mount(dir, dir, "", unix.MS_BIND, ""))
+	testtool.Must(t, unix.Unmount(dir, unix.MNT_DETACH))
+	for _, x := range indexes {
+		_, _, err := x.At(dir)
+		testtool.Must(t, err)
 	}
 }
 
