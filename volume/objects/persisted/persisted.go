@@ -202,7 +202,17 @@ func (r *Store) Live() objects.Reader { return objects.Live(r.memory) }
 
 // Create implements [objects.Writer].
 func (r *Store) Create(ctx context.Context, object metav1.Object) (metav1.Object, error) {
-	return r.writeThrough(ctx, object, r.memory.Create, r.create)
+	return through{r, r.memory}.Create(ctx, object)
+}
+
+// Update implements [objects.Writer].
+func (r *Store) Update(ctx context.Context, object metav1.Object) (metav1.Object, error) {
+	return through{r, r.memory}.Update(ctx, object)
+}
+
+// UpdateStatus implements [objects.Writer].
+func (r *Store) UpdateStatus(ctx context.Context, object metav1.Object) (metav1.Object, error) {
+	return through{r, r.memory}.UpdateStatus(ctx, object)
 }
 
 // writeThrough writes a claim or volume in the way that is recorded, anything else
@@ -221,7 +231,8 @@ func (r *Store) writeThrough(ctx context.Context, object metav1.Object, direct f
 	return recorded(ctx, ref, object)
 }
 
-func (r *Store) create(ctx context.Context, ref volume.ObjectRef, object metav1.Object) (metav1.Object, error) {
+func (t through) create(ctx context.Context, ref volume.ObjectRef, object metav1.Object) (metav1.Object, error) {
+	r := t.Store
 	unlock, err := r.keys.Lock(ctx, ref)
 	if err != nil {
 		return nil, err
@@ -234,7 +245,7 @@ func (r *Store) create(ctx context.Context, ref volume.ObjectRef, object metav1.
 	if object, err = r.recognise(ctx, object); err != nil {
 		return nil, err
 	}
-	created, err := re.store.Create(ctx, object)
+	created, err := re.writer().Create(ctx, object)
 	if err != nil {
 		return nil, err
 	}
@@ -242,26 +253,22 @@ func (r *Store) create(ctx context.Context, ref volume.ObjectRef, object metav1.
 		return nil, err
 	}
 	created.SetResourceVersion("")
-	return r.perform(ctx, ref, func(ctx context.Context) (metav1.Object, error) { return r.memory.Create(ctx, created) })
+	return r.perform(ctx, ref, func(ctx context.Context) (metav1.Object, error) { return t.shown.Create(ctx, created) })
 }
 
-// Update implements [objects.Writer].
-func (r *Store) Update(ctx context.Context, object metav1.Object) (metav1.Object, error) {
-	return r.writeThrough(ctx, object, r.memory.Update, func(ctx context.Context, ref volume.ObjectRef, object metav1.Object) (metav1.Object, error) {
-		return r.change(ctx, ref, object, objects.Writer.Update)
-	})
+// changing returns the way to do one kind of update.
+func (t through) changing(verb update) func(context.Context, volume.ObjectRef, metav1.Object) (metav1.Object, error) {
+	return func(ctx context.Context, ref volume.ObjectRef, object metav1.Object) (metav1.Object, error) {
+		return t.change(ctx, ref, object, verb)
+	}
 }
 
-// UpdateStatus implements [objects.Writer].
-func (r *Store) UpdateStatus(ctx context.Context, object metav1.Object) (metav1.Object, error) {
-	return r.writeThrough(ctx, object, r.memory.UpdateStatus, func(ctx context.Context, ref volume.ObjectRef, object metav1.Object) (metav1.Object, error) {
-		return r.change(ctx, ref, object, objects.Writer.UpdateStatus)
-	})
-}
+// update is Update or UpdateStatus of a writer.
+type update func(objects.Writer, context.Context, metav1.Object) (metav1.Object, error)
 
 // change updates a recorded object.
-func (r *Store) change(ctx context.Context, ref volume.ObjectRef, object metav1.Object,
-	verb func(objects.Writer, context.Context, metav1.Object) (metav1.Object, error)) (metav1.Object, error) {
+func (t through) change(ctx context.Context, ref volume.ObjectRef, object metav1.Object, verb update) (metav1.Object, error) {
+	r := t.Store
 	unlock, err := r.keys.Lock(ctx, ref)
 	if err != nil {
 		return nil, err
@@ -271,24 +278,23 @@ func (r *Store) change(ctx context.Context, ref volume.ObjectRef, object metav1.
 	if err != nil {
 		return nil, err
 	}
-	return r.write(ctx, re, object, verb)
+	return t.write(ctx, re, object, verb)
 }
 
 // write does an update that was rehearsed: first on disk, then in the store.
-func (r *Store) write(ctx context.Context, re *rehearsal, object metav1.Object,
-	verb func(objects.Writer, context.Context, metav1.Object) (metav1.Object, error)) (metav1.Object, error) {
+func (t through) write(ctx context.Context, re *rehearsal, object metav1.Object, verb update) (metav1.Object, error) {
 	if err := re.expect(object.GetResourceVersion()); err != nil {
 		return nil, err
 	}
-	next, err := verb(re.store, ctx, withVersion(object, ""))
+	next, err := verb(re.writer(), ctx, withVersion(object, ""))
 	if err != nil {
 		return nil, err
 	}
-	if err := r.record(re, next); err != nil {
+	if err := t.record(re, next); err != nil {
 		return nil, err
 	}
 	based := withVersion(object, re.version())
-	return r.perform(ctx, re.ref, func(ctx context.Context) (metav1.Object, error) { return verb(r.memory, ctx, based) })
+	return t.perform(ctx, re.ref, func(ctx context.Context) (metav1.Object, error) { return verb(t.shown, ctx, based) })
 }
 
 // record writes the object's new record, or removes it where the object is nil.
@@ -412,6 +418,9 @@ func (r *Store) rehearse(ctx context.Context, ref volume.ObjectRef) (*rehearsal,
 	return re, nil
 }
 
+// writer shares memory with the object that is written: the rehearsal ends before the write.
+func (re *rehearsal) writer() objects.Writer { return objects.Sharing(re.store) }
+
 // version is the stored object's, empty where there is none.
 func (re *rehearsal) version() string {
 	if re.stored == nil {
@@ -447,8 +456,8 @@ func (r *Store) perform(ctx context.Context, ref volume.ObjectRef, do func(conte
 	return nil, r.takeBack(ref, stored, err)
 }
 
-// withVersion is a recorded object with another version. It shares the rest with the object:
-// it is for a reader, as a store is, which copies whatever it keeps.
+// withVersion is a recorded object with another version. It shares the rest with the object, for a
+// store that copies whatever it keeps, or is to share.
 func withVersion(object metav1.Object, version string) metav1.Object {
 	switch o := object.(type) {
 	case *v1.PersistentVolumeClaim:
