@@ -34,6 +34,12 @@ func TestCompletionOffersWhatIsRecorded(t *testing.T) {
 		{"pv describe --root-dir " + root, "nfs211 old"},
 		{"pvc describe -n shop --root-dir " + root, "data ops-test/nfs-211"},
 		{"status --root-dir " + root + " -o", "table wide json yaml"},
+		{"pvc --root-dir " + root + " -n", "ops-test shop"},
+		{"pvc delete --root-dir " + root + " --namespace", "ops-test shop"},
+		{"discover --mode", "block filesystem"},
+		{"run-node --clean-disks", "dry-run delete"},
+		{"unmount --root-dir /nonexistent --node", ""},
+		{"discover --node", ""},
 	} {
 		if got := completed(t, append(strings.Fields(tc.args), "")...); !slices.Equal(got, strings.Fields(tc.want)) {
 			t.Errorf("%s: %q, want %q", tc.args, got, tc.want)
@@ -45,11 +51,14 @@ func TestCompletionOffersMountedPods(t *testing.T) {
 	nstest.Parallel(t)
 	nstest.Run(t, func(t *testing.T) {
 		root := t.TempDir() + "/root"
-		mustPodvol(t, exitOK, "mount", "-f", manifestFile(t, podNamed("a", disk)), "--root-dir", root)
+		mustPodvol(t, exitOK, "mount", "-f", manifestFile(t, podNamed("a", disk)), "--root-dir", root, "--node", "here")
 		for given, want := range map[string]string{"shop/a/": "shop/a/disk", "a/": "a/disk", "shop/a/d": "shop/a/disk", "shop/": "shop/a", "b/": ""} {
 			if got := completed(t, "explain", "--root-dir", root, given); !slices.Equal(got, strings.Fields(want)) {
 				t.Errorf("%s: %q, want %q", given, got, want)
 			}
+		}
+		if got := completed(t, "unmount", "--root-dir", root, "--node", ""); !slices.Equal(got, []string{"here"}) {
+			t.Errorf("nodes: %q", got)
 		}
 		if got := completed(t, "unmount", "--root-dir", root, "--uid", ""); len(got) != 1 || got[0] == "shop/a" {
 			t.Errorf("UIDs: %q", got)
@@ -80,6 +89,12 @@ func TestCompletionOffersWhatManifestsDeclare(t *testing.T) {
 	} {
 		if got := completed(t, append(strings.Fields(args), "")...); !slices.Equal(got, strings.Fields(want)) {
 			t.Errorf("%s: %q, want %q", args, got, want)
+		}
+	}
+	claim := []string{"run", "-f", "../../testdata/csi/claim.yaml", "--root-dir", t.TempDir(), "--csi-driver"}
+	for given, want := range map[string]string{"": "csitest.podvol.io=\n:2\n", "csit": "csitest.podvol.io=\n:2\n", "/run/": ":2\n"} { // 2: no space, and files
+		if out, _ := mustPodvol(t, exitOK, append(append([]string{cobra.ShellCompNoDescRequestCmd}, claim...), given)...); !strings.HasPrefix(out, want) {
+			t.Errorf("%q: %q", given, out)
 		}
 	}
 	if _, errOut := mustPodvol(t, exitUsage, "completion", "bsh"); !strings.Contains(errOut, `did you mean "bash"?`) {

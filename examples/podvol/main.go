@@ -33,6 +33,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
+	"github.com/podvol/podvol/examples/podvol/internal/completion"
 	"github.com/podvol/podvol/examples/podvol/internal/explain"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
@@ -146,6 +147,7 @@ func rootCommand(s streams) *cobra.Command {
 			Warn: func(rootDir string) { warnHidden(s.err, rootDir) }, Check: checkStored})),
 		explain.Command(explain.Surroundings{Out: s.out, Err: s.err, Usage: usagef, AddRootDir: addRootDir, CheckRootDir: checkRootDir}),
 		withoutArgs(version.Command(s.out)), withoutArgs(pluginlist.Command(s.out, ownplugins.Known)), withoutArgs(ownplugins.ListCommand(ownplugins.Surroundings{Out: s.out, Err: s.err, Usage: usagef, Reported: errReported, RootDir: addRootDir})))
+	completion.Flags(root)
 	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {
 		if c.Name() == "completion" { // which takes a wrong word for a wish for help

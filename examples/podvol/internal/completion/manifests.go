@@ -50,17 +50,29 @@ func blocks(path string) bool {
 	return err != nil || !info.Mode().IsRegular() && !info.IsDir()
 }
 
-// declared are the pods of the manifests; none where these cannot be read. Standard input is the
-// shell's.
+// declared are the pods of the manifests; none where these cannot be read.
 func declared(c *cobra.Command) []*v1.Pod {
+	if set := load(c); set != nil {
+		return set.Pods()
+	}
+	return nil
+}
+
+// load reads the manifests of -f; nil: there are none, or they cannot be read. Standard input is the
+// shell's.
+func load(c *cobra.Command) *manifest.Set {
 	files, err := c.Flags().GetStringArray("filename")
 	if err != nil || len(files) == 0 || slices.ContainsFunc(files, blocks) {
 		return nil
 	}
+	node := ""
+	if flag := c.Flag("node"); flag != nil {
+		node = flag.Value.String()
+	}
 	slices.Sort(files) // cobra parses flags twice, and an object must be declared once
-	set, err := manifest.Loader{NodeName: c.Flag("node").Value.String(), Stdin: strings.NewReader("")}.Load(slices.Compact(files)...)
+	set, err := manifest.Loader{NodeName: node, Stdin: strings.NewReader("")}.Load(slices.Compact(files)...)
 	if err != nil {
 		return nil
 	}
-	return set.Pods()
+	return set
 }
