@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"unsafe"
@@ -100,6 +101,9 @@ var measured = []struct {
 }{
 	{"plain walk", true, func(_ testing.TB, root string, gid int) error { return plainWalk(root, gid) }},
 	{"plain walk again", false, func(_ testing.TB, root string, gid int) error { return plainWalk(root, gid) }},
+	{"chgrp -R", true, func(tb testing.TB, root string, gid int) error {
+		return exec.CommandContext(tb.Context(), "chgrp", "-R", fmt.Sprint(gid), root).Run()
+	}},
 	{"first", true, setTo(Options{})},
 	{"again", false, setTo(Options{})},
 	{"root mismatch", false, setTo(Options{OnRootMismatch: true})},
@@ -124,7 +128,7 @@ func measureWalks(t *testing.T) {
 	_, asserted := figures.Slack(t)
 	rounds, files := 1, 2000
 	if asserted || testing.Verbose() {
-		rounds, files = 4, 100_000
+		rounds, files = 5, 100_000
 	}
 	root := t.TempDir()
 	gid := int(ownGroup(t))
@@ -149,12 +153,13 @@ func measureWalks(t *testing.T) {
 	}{
 		{"first", "plain walk", "kubelet (filepath.Walk)", 1 / 2.2, 1},
 		{"first", "bare calls", "bare calls", 1.2, 1.2},
+		{"first", "chgrp -R", "chgrp -R", 0, 0}, // which leaves the modes as they are
 		{"again", "plain walk again", "kubelet (filepath.Walk)", 1.0 / 6, 1.0 / 3},
 	} {
 		what, ours, theirs := fmt.Sprintf("fsGroup of %d files, %s", files, r.name), took[r.name], took[r.to]
 		wall := figures.Times(what, figures.Wall, ours.Median.Wall, r.peer, theirs.Median.Wall, r.wall)
 		wall.Fastest = ours.Fastest.Wall.Seconds() / theirs.Fastest.Wall.Seconds()
-		figures.Report(t, wall, figures.Times(what, figures.CPU, ours.Median.CPU, r.peer, theirs.Median.CPU, r.cpu))
+		figures.Report(t, wall, figures.Times(what, figures.CPU, ours.Median.CPU, r.peer, theirs.Median.CPU+theirs.Median.Children, r.cpu))
 	}
 	figures.Report(t, figures.Row{What: fmt.Sprintf("fsGroup of %d files, OnRootMismatch", files), Unit: figures.Wall, Ours: took["root mismatch"].Fastest.Wall.Seconds(), Limit: 50e-6})
 }

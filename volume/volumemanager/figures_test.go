@@ -32,8 +32,6 @@ type measurement struct {
 // and its records synced: a file system of its own as root, TMPDIR's otherwise.
 //
 //	PODVOL_ASSERT_FIGURES=1 go test ./volume/volumemanager -run Figures/root -v
-//
-// Times by the clock are those of the fastest of several rounds.
 func TestFigures(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		f := &measurement{t: t, dir: t.TempDir()}
@@ -48,6 +46,18 @@ func TestFigures(t *testing.T) {
 	})
 }
 
+// kubelets are figures of the kubelet's volume manager, measured elsewhere. It polls, so that
+// its times by the clock are mostly what it waits.
+var kubelets = map[string]float64{
+	"set-up of a pod with one NFS volume":       0.301,
+	"teardown of a pod with one NFS volume":     0.301,
+	"set-up of a pod with five mixed volumes":   0.301,
+	"teardown of a pod with five mixed volumes": 0.301,
+	"heap of a mounted volume and its pod":      3994,
+	"idle with 5000 volumes, of a second":       0.175,
+	"5000 pods at once":                         7.2, // on ext4
+}
+
 // limit reports a figure. Its limit is told only where the disk is a fresh one.
 func (f *measurement) limit(what string, unit figures.Unit, got, limit float64) {
 	f.t.Helper()
@@ -55,6 +65,9 @@ func (f *measurement) limit(what string, unit figures.Unit, got, limit float64) 
 		limit = 0
 	}
 	figures.Report(f.t, figures.Row{What: what, Unit: unit, Ours: got, Limit: limit})
+	if theirs, known := kubelets[what]; known && f.asserted {
+		figures.Report(f.t, figures.Row{What: what, Unit: unit, Ours: got, Peer: "kubelet elsewhere", Theirs: theirs, Limit: 1})
+	}
 }
 
 func (f *measurement) world() *world {
@@ -94,8 +107,8 @@ func (f *measurement) single(what string, limit float64, volumes ...v1.Volume) {
 		}
 		up[round], down[round] = median(ups), median(downs)
 	}
-	f.limit("set-up of a pod with "+what, figures.Wall, slices.Min(up).Seconds(), limit/1000)
-	f.limit("teardown of a pod with "+what, figures.Wall, slices.Min(down).Seconds(), limit/1000)
+	f.limit("set-up of a pod with "+what, figures.Wall, median(up).Seconds(), limit/1000)
+	f.limit("teardown of a pod with "+what, figures.Wall, median(down).Seconds(), limit/1000)
 }
 
 // many measures pods that are declared all at once.
@@ -119,13 +132,13 @@ func (f *measurement) many() {
 		restarts = append(restarts, crowd.restart())
 		bare[few], bare[full] = append(bare[few], f.directories(few)), append(bare[full], f.directories(full))
 	}
-	byWall := func(a, b figures.Taken) int { return cmp.Compare(a.Wall, b.Wall) }
+	slices.SortFunc(all, func(a, b figures.Taken) int { return cmp.Compare(a.Wall, b.Wall) })
+	f.limit(fmt.Sprintf("%d pods at once", full), figures.Wall, all[len(all)/2].Wall.Seconds(), 1)
 	slices.SortFunc(cheap, byCPU)
 	slices.SortFunc(all, byCPU)
-	f.limit(fmt.Sprintf("%d pods at once", full), figures.Wall, slices.MinFunc(all, byWall).Wall.Seconds(), 1)
 	// The same where others use the machine as well and time says what they left.
-	f.limit(fmt.Sprintf("%d pods at once", full), figures.CPU, all[0].CPU.Seconds(), 2)
-	f.limit(fmt.Sprintf("restart with %d volumes", full), figures.Wall, slices.Min(restarts).Seconds(), 1)
+	f.limit(fmt.Sprintf("CPU of %d pods at once", full), figures.CPU, all[len(all)/2].CPU.Seconds(), 2)
+	f.limit(fmt.Sprintf("restart with %d volumes", full), figures.Wall, median(restarts).Seconds(), 1)
 	last := f.addAll(most)
 	bare[most] = append(bare[most], f.directories(most))
 	f.limit(fmt.Sprintf("restart with %d volumes", most), figures.Wall, last.restart().Seconds(), 1)

@@ -49,6 +49,18 @@ func TestALimitIsAssertedOnlyWhereAsked(t *testing.T) {
 	}
 }
 
+// The page goes by the medians, whatever the fastest rounds say.
+func TestARowIsBehindByItsMedian(t *testing.T) {
+	for want, row := range map[bool]Row{
+		true:  {Ours: 11, Peer: "p", Theirs: 10, Limit: 1, Fastest: 0.9},
+		false: {Ours: 9, Peer: "p", Theirs: 10, Limit: 1, Fastest: 2},
+	} {
+		if row.Behind() != want {
+			t.Errorf("%+v is behind: %v", row, !want)
+		}
+	}
+}
+
 func TestRecordsAreAppended(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "records")
 	t.Setenv(RecordVar, name)
@@ -104,7 +116,7 @@ func TestTheCollectorsPartIsToldApart(t *testing.T) {
 		t.Errorf("a collection took %v", taken.Collector)
 	}
 	c := Curve{What: "x", Unit: CPU, Limit: 1.2, Points: []Point{Each(1, Taken{CPU: 2 * time.Second}), Each(10, Taken{CPU: 50 * time.Second, Collector: 28 * time.Second})}}
-	want := "x, median each: 2 s CPU at 1, 5 s CPU at 10, ratio 2.5 (limit 1.2); of it the garbage collector's: 0 ns CPU at 1, 2.8 s CPU at 10; without it the ratio is 1.1"
+	want := "x, each: 2 s CPU at 1, 5 s CPU at 10, ratio 2.5 (limit 1.2); of it the garbage collector's: 0 ns CPU at 1, 2.8 s CPU at 10; without it the ratio is 1.1"
 	if c.String() != want || !c.Behind() {
 		t.Errorf("behind: %v, %s", c.Behind(), c)
 	}

@@ -47,7 +47,7 @@ func perClaim(tb testing.TB, rounds int, volumes []*v1.PersistentVolume, wanted 
 
 // TestFigures measures binding in memory:
 //
-//	PODVOL_ASSERT_FIGURES=1 go test ./volume/persistentvolume -run Figures -v
+//	PODVOL_ASSERT_FIGURES=1 go test ./volume/persistentvolume/index -run Figures -v
 func TestFigures(t *testing.T) {
 	_, asserted := figures.Slack(t)
 	rounds, most := 1, 2*pvbuild.FewVolumes

@@ -223,7 +223,7 @@ func offeringOnce(t *testing.T, claims int) (nobody, somebody time.Duration) {
 
 // TestWaitingFigures measures for whom a new volume is, among many that wait:
 //
-//	PODVOL_ASSERT_FIGURES=1 go test ./volume/persistentvolume -run WaitingFigures -v
+//	PODVOL_ASSERT_FIGURES=1 go test ./volume/persistentvolume/index -run WaitingFigures -v
 func TestWaitingFigures(t *testing.T) {
 	_, asserted := figures.Slack(t)
 	few, many, rounds := 100, 1000, 1

@@ -227,7 +227,7 @@ func keepOnly(t *testing.T, server string, strange, same []v1.VolumeSource) {
 // TestReleaseFigures measures how long it takes to see of many released volumes
 // that nobody uses them, as many at a time as are reclaimed together:
 //
-//	PODVOL_ASSERT_FIGURES=1 go test ./volume/persistentvolume -run ReleaseFigures -v
+//	PODVOL_ASSERT_FIGURES=1 go test ./volume/persistentvolume/release -run ReleaseFigures -v
 func TestReleaseFigures(t *testing.T) {
 	_, asserted := figures.Slack(t)
 	count := 200
