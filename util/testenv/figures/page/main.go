@@ -83,8 +83,7 @@ type measuring struct {
 // measures matches the names of tests that measure.
 var measures = regexp.MustCompile(`^Test\w*(Ratios|Figures)`)
 
-// discover finds the packages with tests that measure, without the examples, which are
-// another module.
+// discover finds the packages with tests that measure, those of the examples too.
 func discover(root string) ([]measuring, error) {
 	found := make(map[string][]string)
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -92,7 +91,7 @@ func discover(root string) ([]measuring, error) {
 			return err
 		}
 		name := d.Name()
-		if d.IsDir() && path != root && (name == "testdata" || name == "examples" || strings.HasPrefix(name, ".")) {
+		if d.IsDir() && path != root && (name == "testdata" || strings.HasPrefix(name, ".")) {
 			return filepath.SkipDir
 		}
 		if !strings.HasSuffix(name, "_test.go") {
@@ -130,7 +129,7 @@ type section struct {
 func measure(ctx context.Context, packages []measuring, work string) (sections []section, failed error) {
 	for i, p := range packages {
 		fmt.Fprintf(os.Stderr, "building the tests of %s\n", p.dir)
-		out, err := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-o", binary(work, i), "./"+p.dir).CombinedOutput()
+		out, err := exec.CommandContext(ctx, "go", "test", "-C", p.dir, "-c", "-vet=off", "-o", binary(work, i)).CombinedOutput()
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w\n%s", p.dir, err, out)
 		}
