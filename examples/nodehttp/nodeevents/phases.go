@@ -1,6 +1,7 @@
 package nodeevents
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -36,7 +37,7 @@ func (r *Ring) Follow(store interface {
 	changed := func(ref volume.ObjectRef) {
 		object, err := store.Get(context.Background(), ref)
 		if errors.Is(err, volume.ErrNotFound) {
-			r.once(&Event{Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name, Type: v1.EventTypeNormal, Reason: ReasonDeleted, Message: "it is deleted", Last: time.Now()})
+			r.deleted(ref)
 			return
 		}
 		if pv, ok := object.(*v1.PersistentVolume); ok && err == nil {
@@ -49,6 +50,31 @@ func (r *Ring) Follow(store interface {
 			stop()
 		}
 	}
+}
+
+// deleted adds that an object was deleted, of which there may be several news.
+func (r *Ring) deleted(ref volume.ObjectRef) {
+	now := time.Now()
+	r.mu.Lock()
+	k := r.kind(ref.Kind)
+	if last := k.last(ref.Namespace, ref.Name); last != nil && last.Value.(*Event).Reason == ReasonDeleted {
+		last.Value.(*Event).Last = now
+		k.events.MoveToBack(last)
+	} else {
+		k.add(&Event{Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name, Type: v1.EventTypeNormal, Reason: ReasonDeleted, Message: "it is deleted", Count: 1, First: now, Last: now})
+	}
+	r.mu.Unlock()
+	r.changed()
+}
+
+// last is the latest event of the objects of a name; nil: there is none.
+func (k *kind) last(namespace, name string) *list.Element {
+	for at := k.events.Back(); at != nil; at = at.Prev() {
+		if e := at.Value.(*Event); e.Namespace == namespace && e.Name == name {
+			return at
+		}
+	}
+	return nil
 }
 
 // phase adds the phase of a volume, and of its claim, unless it is of before since.

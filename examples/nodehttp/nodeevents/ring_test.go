@@ -153,6 +153,24 @@ PersistentVolume /pv Normal Released ×1: its claim shop/pv is gone; its reclaim
 	})
 }
 
+// Several news of one deletion are one event, and another object of the name has its own.
+func TestADeletionIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, ref := &Ring{}, volume.NewObjectRef(kindClaim, "shop", "data")
+		r.deleted(ref)
+		r.deleted(volume.NewObjectRef(kindClaim, "lab", "data"))
+		time.Sleep(time.Second)
+		r.deleted(ref)
+		r.Storage(nil).Event(claimNamed("data"), v1.EventTypeNormal, "Provisioning", "again")
+		time.Sleep(time.Second)
+		r.deleted(ref)
+		check(t, "deleted", lines(r.All()), `PersistentVolumeClaim lab/data Normal Deleted ×1: it is deleted
+PersistentVolumeClaim shop/data Normal Deleted ×1: it is deleted
+PersistentVolumeClaim shop/data Normal Provisioning ×1: again
+PersistentVolumeClaim shop/data Normal Deleted ×1: it is deleted`)
+	})
+}
+
 // A phase that was driven out does not come back by another change of its volume.
 func TestRingDoesNotFollowOldPhases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

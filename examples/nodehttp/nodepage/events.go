@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/podvol/podvol/examples/nodehttp/nodeevents"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -33,6 +35,7 @@ func newEvents(all []nodeevents.Event, rows []volumemanager.VolumeStatus) events
 		}
 	}
 	found := events{of: make(map[string][]nodeevents.Event)}
+	latest := make(map[string]types.UID)
 	for _, e := range all {
 		key := e.Kind + " " + e.Namespace + "/" + e.Name
 		if e.Kind == "Pod" {
@@ -41,6 +44,15 @@ func newEvents(all []nodeevents.Event, rows []volumemanager.VolumeStatus) events
 		if !known[key] {
 			found.others = append(found.others, e)
 			continue
+		}
+		// A row is about the object that has the name now, and what was before is another's. That
+		// it was deleted has no UID.
+		if before := latest[key]; e.UID != "" && e.UID != before {
+			latest[key] = e.UID
+			if before != "" {
+				found.others = append(found.others, found.of[key]...)
+				found.of[key] = nil
+			}
 		}
 		found.of[key] = append(found.of[key], e)
 	}

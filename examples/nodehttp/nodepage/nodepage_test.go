@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -287,6 +288,23 @@ func TestCrowdCostsLittle(t *testing.T) {
 
 // What happened is shown where it happened: to the pod, to the claim, once where several pods
 // have it, or beside all volumes.
+// A claim's row does not show what happened to another claim that had its name.
+func TestEventsAreOfTheObjectThatIsThere(t *testing.T) {
+	r := mounted("web", "data")
+	r.Claim = types.NamespacedName{Namespace: "shop", Name: "d"}
+	of := func(uid types.UID, reason string) nodeevents.Event {
+		return nodeevents.Event{Kind: "PersistentVolumeClaim", Namespace: "shop", Name: "d", UID: uid, Reason: reason}
+	}
+	found := newEvents([]nodeevents.Event{of("1", "old"), of("", "Deleted"), of("2", "new"), of("2", "newer")}, []volumemanager.VolumeStatus{r})
+	var got []string
+	for _, e := range slices.Concat(found.of["PersistentVolumeClaim shop/d"], found.others) {
+		got = append(got, e.Reason)
+	}
+	if want := "new newer old Deleted"; strings.Join(got, " ") != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 func TestPageShowsEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		claimed := mounted("web", "data")
