@@ -41,6 +41,7 @@ type Row struct {
 	KnownBy string `json:"knownBy,omitempty"`
 	// Quiet: the error is said elsewhere, for all volumes at once.
 	Quiet bool `json:"-"`
+	gone  bool // unmounted, and was never mounted
 }
 
 // stateText is the state for people.
@@ -53,7 +54,7 @@ func (r Row) stateText() string {
 			return "would unmount"
 		}
 	}
-	if r.Detail == neverMounted {
+	if r.gone {
 		return "gone"
 	}
 	return r.State

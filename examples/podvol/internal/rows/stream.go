@@ -49,18 +49,18 @@ func NewStream(format string, out, errOut io.Writer) *Stream {
 func (s *Stream) Print(v volumemanager.VolumeStatus) error {
 	key, row := KeyOf(v), Of(v)
 	if v.State == volumemanager.StateUnmounted && v.Ended == "" && !s.mounted[key] {
-		row.Detail = neverMounted // no tear-down has ended
+		row.Detail, row.gone = neverMounted, true // no tear-down has ended
 	}
 	return s.PrintRow(key, row)
 }
 
 // Gone prints that a volume is gone of which this row was printed last.
 func (s *Stream) Gone(key Key, last Row) error {
-	detail := ""
-	if !s.mounted[key] && last.State == string(volumemanager.StatePending) {
-		detail = neverMounted
+	last.gone = !s.mounted[key] && last.State == string(volumemanager.StatePending)
+	last.State, last.Detail, last.Error, last.Server = string(volumemanager.StateUnmounted), "", "", ""
+	if last.gone {
+		last.Detail = neverMounted
 	}
-	last.State, last.Detail, last.Error, last.Server = string(volumemanager.StateUnmounted), detail, "", ""
 	return s.PrintRow(key, last)
 }
 
