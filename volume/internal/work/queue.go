@@ -247,7 +247,6 @@ func (q *Queue[K]) mayWork() bool { return q.ctx != nil && q.ctx.Err() == nil &&
 
 // run works on keys as long as there are some.
 func (q *Queue[K]) run() {
-	growStack(0)
 	for {
 		s, reconcile := q.next()
 		if s == nil {
@@ -259,16 +258,6 @@ func (q *Queue[K]) run() {
 		}
 		q.finish(s, reconcile, work(q.ctx, s.key))
 	}
-}
-
-// growStack has the stack grow to 16 KiB while there is next to nothing on it. Most operations need
-// as much, and otherwise their stacks are copied three times, deeper each time. That took a tenth
-// of a set-up's time.
-//
-//go:noinline
-func growStack(at int) byte {
-	var room [10 << 10]byte
-	return room[at]
 }
 
 // next returns nil where there is nothing to do.
