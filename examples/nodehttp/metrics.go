@@ -65,6 +65,14 @@ func NewMetrics(node *volumemanager.Manager, rows []volumemanager.VolumeStatus) 
 	return m
 }
 
+// CountRefused adds the number of manifests that are refused, which is asked at each scrape.
+// It must be called at most once.
+func (m *Metrics) CountRefused(refused func() int) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "podvol_manifests_refused", Help: "Files of the directory of manifests that are refused as they are.",
+	}, func() float64 { return float64(refused()) }))
+}
+
 // Handler answers requests for the metrics in the format of Prometheus.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"io"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 // withNFSOptions adds to a pod's manifest that a volume shall have options.
@@ -29,4 +33,64 @@ func TestRunNodeIsNotEndedByOnePod(t *testing.T) {
 	if code := n.stop(); code != exitOK {
 		t.Errorf("exit code %d", code)
 	}
+}
+
+// A refused manifest shows to all who ask the node, until it is good.
+func TestARefusedManifestShows(t *testing.T) {
+	nstest.Parallel(t)
+	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
+		t.Cleanup(http.DefaultClient.CloseIdleConnections)
+		dir, root := t.TempDir(), filepath.Join(t.TempDir(), "root")
+		putManifest(t, dir, "ok.yaml", podNamed("ok", "{name: memory, emptyDir: {medium: Memory}}"))
+		putManifest(t, dir, "f.yaml", podNamed("f", "{name: v, emptydir: {}}"))
+		n := runProcess(t, dir, root, "--metrics-addr", "0")
+		_, url, _ := strings.Cut(n.hears("metrics are at "), "metrics are at ")
+		url, _, _ = strings.Cut(url, "/metrics")
+		n.row("memory", "mounted")
+		n.hears("1 file refused")
+		out, _ := mustPodvol(t, exitFailed, "status", "-o", "json", "--root-dir", root)
+		var refused int
+		for _, r := range rowsOf(t, out) {
+			if r.State == "refused" && r.Source == filepath.Join(dir, "f.yaml") && strings.Contains(r.Error, "Pod shop/f: ") {
+				refused++
+			}
+		}
+		if refused != 1 {
+			t.Errorf("status prints %s", out)
+		}
+		out, errOut := mustPodvol(t, exitFailed, "status", "-o", "wide", "--root-dir", root)
+		if !strings.Contains(out, "manifest f.yaml") || !strings.Contains(errOut, "  manifest f.yaml: ") {
+			t.Errorf("status prints\n%s%s", out, errOut)
+		}
+		says := func(word, want string) {
+			t.Helper()
+			if _, errOut := mustPodvol(t, exitFailed, "explain", word, "--root-dir", root); !strings.Contains(errOut, want) {
+				t.Errorf("explain %s: %s", word, errOut)
+			}
+		}
+		in := filepath.Join(dir, "f.yaml") + ", which is refused: "
+		says("shop/f", "pod shop/f is in "+in)
+		says("f/v", "pod f is in "+in)
+		says("shop/g", "no pod shop/g has volumes here")
+		says("shop/g", "refused manifests may have it, see podvol status: f.yaml")
+		if page := string(get(t, url+"/")); !strings.Contains(page, "Manifests that are refused") || !strings.Contains(page, "1 volume of 1 pod: all are in order") || !strings.Contains(page, "Pod shop/f: ") {
+			t.Errorf("the page is\n%s", page)
+		}
+		if metrics := string(get(t, url+"/metrics")); !strings.Contains(metrics, "\npodvol_manifests_refused 1\n") {
+			t.Errorf("the metrics have not the refused manifest")
+		}
+		read, write := io.Pipe()
+		w := watchStatusOf(t, root, write, read)
+		w.until("manifest f.yaml", "refused")
+		n.put("f.yaml", podNamed("f", "{name: v, emptyDir: {medium: Memory}}"))
+		n.row("v", "mounted")
+		w.until("manifest f.yaml", "no longer refused")
+		w.stop()
+		mustPodvol(t, exitOK, "status", "--root-dir", root)
+		if page := string(get(t, url+"/")); strings.Contains(page, "Manifests that are refused") {
+			t.Errorf("the page is\n%s", page)
+		}
+		n.stop()
+		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root)
+	})
 }

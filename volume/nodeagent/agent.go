@@ -86,6 +86,9 @@ type Config struct {
 	// of a pod that waits for a claim. Run and Close call it from one goroutine.
 	// Its error ends Run. Nil drops the statuses.
 	Status func(volumemanager.VolumeStatus) error
+	// Refused receives all refused files each time that they change, also when none is left.
+	// Run calls it from one goroutine. Nil drops them.
+	Refused func([]manifestdir.Refusal)
 	// Hints are for notices.
 	Hints Hints
 }
@@ -133,6 +136,9 @@ func (c Config) complete() Config {
 	if c.Notice == nil {
 		c.Notice = func(string) {}
 	}
+	if c.Refused == nil {
+		c.Refused = func([]manifestdir.Refusal) {}
+	}
 	if c.Status == nil {
 		c.Status = func(volumemanager.VolumeStatus) error { return nil }
 	}
@@ -160,6 +166,7 @@ type Agent struct {
 	volumes  int                   // of its pods
 	unpruned bool                  // since then
 	told     string                // about the manifests, last
+	refused  []manifestdir.Refusal // as told last
 	complete bool                  // the node has been told that it knows all pods
 	failed   bool                  // something is still mounted that should not be
 }
@@ -383,8 +390,13 @@ func (a *Agent) pruneAndReport(ctx context.Context) error {
 // tell reports the state if it is new.
 func (a *Agent) tell() {
 	told := fmt.Sprintf("the manifests declare %s of %s", number(a.volumes, "volume"), number(len(a.want.Pods), "pod"))
-	if n := a.dir.Refused(); n > 0 {
+	refused := a.dir.Refused()
+	if n := len(refused); n > 0 {
 		told += "; " + number(n, "file") + " refused"
+	}
+	if !slices.Equal(refused, a.refused) {
+		a.refused = refused
+		a.config.Refused(slices.Clone(refused))
 	}
 	if !a.complete && !a.dir.AllRead() {
 		told += "; pods in no manifest are kept until every manifest has been read"

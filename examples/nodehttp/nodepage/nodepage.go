@@ -26,6 +26,8 @@ type Config struct {
 	Rows func() []volumemanager.VolumeStatus
 	// Drivers are the node's CSI drivers; nil: it has none.
 	Drivers func() []Driver
+	// Refused are the manifests that the node refuses; nil: it has none.
+	Refused func() []Refused
 	// Damaged says which records are lost; nil: the page says nothing about that.
 	Damaged func() error
 	// Events are what happened lately, the oldest first; nil: the page has none.
@@ -48,6 +50,12 @@ type Driver struct {
 	Since time.Time
 }
 
+// Refused is a manifest that a node refuses.
+type Refused struct {
+	Path, Reason string
+	Since        time.Time
+}
+
 // pause is the least time between two looks at the node, however many look at the page, and how
 // long a look is young.
 const pause = time.Second
@@ -68,6 +76,7 @@ type look struct {
 	taken   time.Time
 	rows    []volumemanager.VolumeStatus
 	drivers []Driver
+	refused []Refused
 	damaged error
 	events  events
 }
@@ -134,6 +143,9 @@ func (p *Page) lookSince(asked time.Time) (*look, time.Duration) {
 	l.rows = p.config.Rows()
 	if p.config.Drivers != nil {
 		l.drivers = p.config.Drivers()
+	}
+	if p.config.Refused != nil {
+		l.refused = p.config.Refused()
 	}
 	if p.config.Damaged != nil {
 		l.damaged = p.config.Damaged()

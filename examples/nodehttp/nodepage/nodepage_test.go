@@ -337,3 +337,19 @@ func TestPageShowsEvents(t *testing.T) {
 		time.Sleep(pause)
 	})
 }
+
+// Refused manifests are listed, so many of them, and nothing in their names or reasons is markup.
+func TestRefusedManifests(t *testing.T) {
+	s := &state{}
+	all := make([]Refused, maxRefused+3)
+	for i := range all {
+		all[i] = Refused{fmt.Sprintf("/m/%d<script>.yaml", i), "<img src=x onerror=alert(1)>" + strings.Repeat("n", 3*maxText) + "end", time.Now()}
+	}
+	page := get(t, New(Config{Node: "node1", Rows: s.get, Refused: func() []Refused { return all }, Version: s.watch.Version}), "/").Body.String()
+	if n := strings.Count(page, `id="why-refused-`); n != maxRefused || !strings.Contains(page, "and 3 more") {
+		t.Errorf("%d are listed", n)
+	}
+	if strings.Contains(page, "<img") || strings.Contains(page, "/0<script>") || strings.Contains(page, "nend") {
+		t.Error("a refused manifest is markup, or shown whole")
+	}
+}

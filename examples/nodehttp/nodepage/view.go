@@ -22,6 +22,8 @@ const (
 	maxText = 2000
 	// maxWaits is how many reasons to wait are listed.
 	maxWaits = 20
+	// maxRefused is how many refused manifests are listed.
+	maxRefused = 20
 )
 
 // view is what the template is given.
@@ -37,6 +39,8 @@ type view struct {
 	Before, After              string // addresses of other pages
 	Servers                    []server
 	Drivers                    []driver
+	Refused                    []refused
+	MoreRefused                int     // than are listed
 	Others                     history // of what has no volume here
 	Style                      template.CSS
 	Script                     template.JS
@@ -59,6 +63,7 @@ func newView(node string, l *look, asked url.Values) view {
 	v.count(l.rows)
 	v.Waits = waits(l.rows)
 	v.Servers = servers(l.rows, l.taken)
+	v.refuse(l)
 	for i, d := range l.drivers {
 		d.Name, d.Version, d.Error, d.State = plain(d.Name), plain(d.Version), plain(d.Error), plain(d.State)
 		class := "good"
@@ -87,6 +92,20 @@ func newView(node string, l *look, asked url.Values) view {
 		v.After = address(v.Query, v.State, number+1)
 	}
 	return v
+}
+
+// refused is a manifest that the node refuses.
+type refused struct {
+	Path, Reason string
+	Since        moment
+}
+
+// refuse fills the manifests that the node refuses.
+func (v *view) refuse(l *look) {
+	for _, r := range l.refused[:min(len(l.refused), maxRefused)] {
+		v.Refused = append(v.Refused, refused{plain(r.Path), plain(r.Reason), newMoment(r.Since, l.taken)})
+	}
+	v.MoreRefused = len(l.refused) - len(v.Refused)
 }
 
 // address is that of a page with these volumes.

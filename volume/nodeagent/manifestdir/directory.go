@@ -52,6 +52,7 @@ type Directory struct {
 	acceptHint string
 	files      map[string]*watchedFile
 	fault      string    // why the directory cannot be read
+	unread     time.Time // since when there has been a fault
 	since      time.Time // when it could be read first, or again
 	early      bool      // a file may have been on its way to another name at since
 	dirID      dirIdentity
@@ -100,12 +101,15 @@ func (d *Directory) Scan() (again time.Duration) {
 	names, err := manifestNames(d.dir)
 	if err != nil {
 		// A directory that cannot be read does not mean that nothing is wanted.
+		if d.fault == "" {
+			d.unread = time.Now()
+		}
 		d.complain(&d.fault, fmt.Sprintf("the manifests cannot be read, so that all stays as it is: %v", err))
 		d.since = time.Time{}
 		return 0
 	}
 	if d.fault != "" {
-		d.fault = ""
+		d.fault, d.unread = "", time.Time{}
 		d.say(fmt.Sprintf("the manifests in %s can be read again", d.dir))
 	}
 	for _, file := range d.files {
@@ -238,19 +242,6 @@ func (d *Directory) AllRead() bool {
 		}
 	}
 	return d.fault == ""
-}
-
-// Refused counts the refused files.
-func (d *Directory) Refused() (n int) {
-	for _, file := range d.files {
-		if file.fault != "" {
-			n++
-		}
-	}
-	if d.fault != "" {
-		n++
-	}
-	return n
 }
 
 // sorted returns the files in order of their names, missing files last.

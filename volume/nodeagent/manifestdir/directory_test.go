@@ -177,8 +177,8 @@ func TestDirectoryGuessesNotWhichFileIsMeant(t *testing.T) {
 		putFile(t, file, podNamed("a", disk))
 		for range 3 {
 			d.Scan()
-			if got := podNames(d); len(got) > 0 || d.Complete() || d.Refused() != 2 {
-				t.Errorf("pods %q are wanted, complete %t, %d faults", got, d.Complete(), d.Refused())
+			if got := podNames(d); len(got) > 0 || d.Complete() || len(d.Refused()) != 2 {
+				t.Errorf("pods %q are wanted, complete %t, %d faults", got, d.Complete(), len(d.Refused()))
 			}
 			time.Sleep(afterGone)
 		}
@@ -193,8 +193,8 @@ func TestDirectoryGuessesNotWhichFileIsMeant(t *testing.T) {
 			t.Errorf("pods %q are wanted, complete %t", got, d.Complete())
 		}
 		putFile(t, backup, podNamed("a", "")) // of a file that is good, it is refused itself
-		if d.Scan(); d.Refused() != 1 || len(d.Wanted().Pods[volume.NewObjectRef("Pod", "shop", "a")].Spec.Volumes) != 1 {
-			t.Errorf("%d faults", d.Refused())
+		if d.Scan(); len(d.Refused()) != 1 || len(d.Wanted().Pods[volume.NewObjectRef("Pod", "shop", "a")].Spec.Volumes) != 1 {
+			t.Errorf("%d faults", len(d.Refused()))
 		}
 	})
 }

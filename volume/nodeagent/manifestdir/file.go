@@ -23,6 +23,7 @@ type watchedFile struct {
 	good    *Contents // the last good version; nil: there was none
 	digest  [sha256.Size]byte
 	fault   string    // the fault of the file as it is now
+	refused time.Time // since when there has been a fault; zero: there is none
 	stale   bool      // the version that is there now is not the good one
 	there   bool      // in the last scan
 	written time.Time // when it was found first to be open for writing; zero while it is not
@@ -116,6 +117,9 @@ func (d *Directory) refuse(file *watchedFile, err error) {
 	if file.good != nil {
 		text += fmt.Sprintf("; the last good version of %s stays in force", file.name)
 	}
+	if file.fault == "" {
+		file.refused = time.Now()
+	}
 	d.complain(&file.fault, text)
 }
 
@@ -129,7 +133,7 @@ func (d *Directory) settled(file *watchedFile) {
 	}
 	file.stale = false
 	if file.fault != "" {
-		file.fault = ""
+		file.fault, file.refused = "", time.Time{}
 		d.say(fmt.Sprintf("%s is good again", filepath.Join(d.dir, file.name)))
 	}
 }

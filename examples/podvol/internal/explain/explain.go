@@ -107,7 +107,7 @@ func (s Surroundings) explain(ctx context.Context, rootDir, word, output string)
 		return s.Usage("%w", several)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("%s: %w", rootDir, err), unreadable)
+		return errors.Join(fmt.Errorf("%s: %w", rootDir, orRefused(k.refused, word, err)), unreadable)
 	}
 	slices.SortStableFunc(chosen, func(a, b nodeserver.Volume) int { return strings.Compare(a.Volume, b.Volume) })
 	all := make([]Explanation, len(chosen))
@@ -128,6 +128,7 @@ func show(out io.Writer, all []Explanation, events []nodeevents.Event, output st
 type knowledge struct {
 	rootDir, knownBy string
 	volumes          []nodeserver.Volume
+	refused          []nodeserver.Volume // manifests
 	recorded         []volumemanager.VolumeStatus
 	drivers          []nodeserver.Driver
 	events           []nodeevents.Event
@@ -142,6 +143,7 @@ func look(ctx context.Context, rootDir string, mounts mount.Table, says io.Write
 	if k.volumes, unanswered, err = nodeserver.VolumesOr(ctx, rootDir, k.recorded, says); err != nil {
 		return k, errors.Join(unreadable, err)
 	}
+	k.volumes, k.refused = apart(k.volumes)
 	if unanswered == nil {
 		k.drivers, _ = nodeserver.Drivers(ctx, rootDir) // a node may have none
 		k.events, _ = nodeserver.Events(ctx, rootDir)   // nothing else is missed without

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/podvol/podvol/util/filelock"
 	"github.com/podvol/podvol/util/retry"
 	"github.com/podvol/podvol/volume/nodeagent"
+	"github.com/podvol/podvol/volume/nodeagent/manifestdir"
 	"github.com/podvol/podvol/volume/objects"
 	"github.com/podvol/podvol/volume/plugins/csi"
 	"github.com/podvol/podvol/volume/plugins/csi/controller"
@@ -53,6 +55,8 @@ type Views struct {
 
 	watch  nodehttp.Watch // is told of all that the page shows
 	events nodeevents.Ring
+	// refusals are the refused manifests.
+	refusals atomic.Pointer[[]manifestdir.Refusal]
 }
 
 // Observe returns the configuration of an agent that tells the views of what happens, beside those
@@ -63,6 +67,14 @@ func (v *Views) Observe(config nodeagent.Config) nodeagent.Config {
 	config.Status = func(row volumemanager.VolumeStatus) error { // also of pods that wait for claims
 		v.watch.Changed(row)
 		return status(row)
+	}
+	refused := config.Refused
+	config.Refused = func(all []manifestdir.Refusal) {
+		v.refusals.Store(&all)
+		v.watch.Notify()
+		if refused != nil {
+			refused(all)
+		}
 	}
 	config.Events, config.ClaimEvents = v.events.Pods(config.Events), v.events.Storage(config.ClaimEvents)
 	if config.Store == nil {
@@ -93,6 +105,7 @@ func Listen(ctx context.Context, value string, usage func(string, ...any) error)
 // and the measuring. A socket that cannot be made is a notice: volumes are kept without it.
 func (v *Views) Serve(ctx context.Context, agent *nodeagent.Agent, config nodeagent.Config) (stop func()) {
 	metrics := nodehttp.NewMetrics(agent.Node(), agent.Node().Explain())
+	metrics.CountRefused(func() int { return len(v.refused()) })
 	stops := []func(){agent.Node().Subscribe(metrics.Observe), agent.Node().Subscribe(v.watch.Changed), v.events.Follow(config.Store)}
 	for _, p := range config.Plugins {
 		if drivers, ok := p.(*controller.NodePlugin); ok {
@@ -102,13 +115,14 @@ func (v *Views) Serve(ctx context.Context, agent *nodeagent.Agent, config nodeag
 			}))
 		}
 	}
-	explain := func() []volumemanager.VolumeStatus {
+	volumes := func() []volumemanager.VolumeStatus {
 		rows := agent.Explain()
 		for i := range rows {
 			rows[i].Path = v.Rename(rows[i].Path)
 		}
 		return rows
 	}
+	explain := func() []volumemanager.VolumeStatus { return append(volumes(), v.refusedRows()...) }
 	pages := []nodehttp.Page{
 		{Path: driversPath, Value: func() any { return known(config) }},
 		{Path: eventsPath, Value: func() any { return v.recent() }},
@@ -123,7 +137,7 @@ func (v *Views) Serve(ctx context.Context, agent *nodeagent.Agent, config nodeag
 		}
 	}
 	if v.Server != nil {
-		page := nodepage.New(nodepage.Config{Node: config.NodeName, Rows: explain, Damaged: agent.Node().Damaged, Events: v.recent, Version: v.watch.Version,
+		page := nodepage.New(nodepage.Config{Node: config.NodeName, Rows: volumes, Refused: v.refusedShown, Damaged: agent.Node().Damaged, Events: v.recent, Version: v.watch.Version,
 			Drivers: func() []nodepage.Driver { return shown(known(config)) }})
 		v.Server.Serve(metrics, explain, append(pages, nodehttp.Page{Path: "/{$}", Handler: page})...)
 		url := v.Server.URL()

@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -54,10 +55,17 @@ func (s *Stream) Print(v volumemanager.VolumeStatus) error {
 	return s.PrintRow(key, row)
 }
 
-// Gone prints that a volume is gone of which this row was printed last.
+// acceptedState is the last state of a manifest that was refused.
+const acceptedState = "no longer refused"
+
+// Gone prints that a volume, or a refusal, is gone of which this row was printed last.
 func (s *Stream) Gone(key Key, last Row) error {
 	last.gone = !s.mounted[key] && last.State == string(volumemanager.StatePending)
-	last.State, last.Detail, last.Error, last.Server = string(volumemanager.StateUnmounted), "", "", ""
+	state := string(volumemanager.StateUnmounted)
+	if last.State == nodeserver.Refused {
+		state = acceptedState
+	}
+	last.State, last.Detail, last.Error, last.Server = state, "", "", ""
 	if last.gone {
 		last.Detail = neverMounted
 	}
@@ -75,7 +83,7 @@ func (s *Stream) PrintRow(key Key, row Row) error {
 	switch row.State {
 	case string(volumemanager.StateMounted):
 		s.mounted[key] = true
-	case string(volumemanager.StateUnmounted):
+	case string(volumemanager.StateUnmounted), acceptedState:
 		delete(s.printed, key)
 		delete(s.mounted, key)
 	}
