@@ -71,6 +71,31 @@ func TestCompletionOffersMountedPods(t *testing.T) {
 	})
 }
 
+// A node knows the pods that wait, and while it hangs the records have those that are mounted.
+func TestCompletionOffersWhatTheNodeKnows(t *testing.T) {
+	nstest.Parallel(t)
+	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) { // who alone may ask it
+		dir, root := t.TempDir(), t.TempDir()
+		putManifest(t, dir, "a.yaml", podNamed("a", disk))
+		putManifest(t, dir, "waits.yaml", podNamed("waits", usesClaim("data", "missing")))
+		n := runProcess(t, dir, root)
+		n.hears(" of 2 pods")
+		n.row("disk", "mounted")
+		for given, want := range map[string]string{"": "shop/a shop/waits", "shop/w": "shop/waits", "waits/": "waits/data"} {
+			if got := completed(t, "explain", "--root-dir", root, given); !slices.Equal(got, strings.Fields(want)) {
+				t.Errorf("%q: %q, want %q", given, got, want)
+			}
+		}
+		n.signal(syscall.SIGSTOP)
+		got := completed(t, "explain", "--root-dir", root, "")
+		n.signal(syscall.SIGCONT)
+		if !slices.Equal(got, []string{"shop/a"}) {
+			t.Errorf("without an answer: %q", got)
+		}
+		n.stop()
+	})
+}
+
 func TestCompletionOffersWhatManifestsDeclare(t *testing.T) {
 	file := manifestFile(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: shop}\nspec:\n  initContainers: [{name: first, image: i}]\n  containers: [{name: main, image: i}]\n  volumes: [{name: config, configMap: {name: c}}]\n---\n"+podNamed("api", disk))
 	pipe := filepath.Join(t.TempDir(), "pipe") // nobody writes to it

@@ -1,29 +1,44 @@
-// Package completion completes words of podvol's command line with what is below the root directory.
-// It takes no lock, and offers nothing where something cannot be read.
+// Package completion completes words of podvol's command line with what is below the root directory,
+// and with what the podvol run-node knows that keeps it. It takes no lock, and offers nothing where
+// something cannot be read.
 package completion
 
 import (
+	"context"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume/objects/persisted"
 	"github.com/podvol/podvol/volume/standalone"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
+// known are the volumes of the records and of the node, which also knows those that wait; some are
+// both.
+func known(c *cobra.Command) []nodeserver.Volume {
+	rootDir, ok := root(c)
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), patience)
+	defer cancel()
+	asked, _ := nodeserver.Volumes(ctx, rootDir) // none where none answers
+	statuses, _ := volumemanager.Inspect(rootDir, table.Kernel())
+	recorded, _ := nodeserver.VolumesOf(statuses)
+	return slices.Concat(recorded, asked)
+}
+
 // Pods completes a flag with the pods of volumes below the root directory.
 func Pods(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var names []string
-	if rootDir, ok := root(c); ok {
-		volumes, _ := volumemanager.Inspect(rootDir, table.Kernel())
-		for _, v := range volumes {
-			if v.Pod.Name != "" {
-				names = append(names, v.Pod.String())
-			}
+	for _, v := range known(c) {
+		if v.Pod != "" {
+			names = append(names, v.PodName())
 		}
 	}
 	return offered(names, nil)
@@ -32,15 +47,12 @@ func Pods(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDire
 // UIDs completes a flag with the UIDs of such pods; beside each is its name.
 func UIDs(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var uids []string
-	if rootDir, ok := root(c); ok {
-		volumes, _ := volumemanager.Inspect(rootDir, table.Kernel())
-		for _, v := range volumes {
-			uid := string(v.PodUID)
-			if v.Pod.Name != "" {
-				uid = cobra.CompletionWithDesc(uid, v.Pod.String())
-			}
-			uids = append(uids, uid)
+	for _, v := range known(c) {
+		uid := v.PodUID
+		if v.Pod != "" {
+			uid = cobra.CompletionWithDesc(uid, v.PodName())
 		}
+		uids = append(uids, uid)
 	}
 	return offered(uids, nil)
 }
@@ -49,17 +61,17 @@ func UIDs(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDire
 // that is named as NAMESPACE/NAME, NAME or UID and followed by a slash.
 func PodOrVolume(c *cobra.Command, args []string, given string) ([]string, cobra.ShellCompDirective) {
 	var names []string
-	if rootDir, ok := root(c); ok && len(args) == 0 {
-		volumes, _ := volumemanager.Inspect(rootDir, table.Kernel())
-		for _, v := range volumes {
-			if v.Pod.Name == "" {
-				continue
-			}
-			names = append(names, v.Pod.String())
-			for _, pod := range []string{v.Pod.String(), v.Pod.Name, string(v.PodUID)} {
-				if strings.HasPrefix(given, pod+"/") {
-					names = append(names, pod+"/"+v.Volume)
-				}
+	if len(args) > 0 {
+		return offered(nil, nil)
+	}
+	for _, v := range known(c) {
+		if v.Pod == "" {
+			continue
+		}
+		names = append(names, v.PodName())
+		for _, pod := range []string{v.PodName(), v.Pod, v.PodUID} {
+			if strings.HasPrefix(given, pod+"/") {
+				names = append(names, pod+"/"+v.Volume)
 			}
 		}
 	}

@@ -69,7 +69,7 @@ func nodes(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDir
 }
 
 // patience is how long a shell waits for the node.
-const patience = 500 * time.Millisecond
+const patience = 300 * time.Millisecond
 
 // drivers are those of the podvol run-node that runs, with their sockets, and the names that the
 // manifests of -f have. A socket may be given alone: then the shell completes files.
