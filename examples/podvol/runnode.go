@@ -154,7 +154,7 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 		}()
 		config.Tracer = trace
 	}
-	err = keepNode(ctx, config, server, where)
+	last, err := keepNode(ctx, config, server, where)
 	left := errors.Is(err, nodeagent.ErrLeftMounted)
 	if err != nil && !left {
 		return err
@@ -162,6 +162,9 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 	where.printCommands(s.err)
 	if !o.fake {
 		tellLeft(s.err, o)
+		if !o.unmountOnExit {
+			sentences.TellUnmounted(s.err, last)
+		}
 	}
 	if left {
 		return errReported
@@ -225,22 +228,23 @@ func deleteCommand(ref volume.ObjectRef) string {
 }
 
 // keepNode runs the agent until ctx ends, and serves what it knows, at an address too if there
-// is a server.
-func keepNode(ctx context.Context, config nodeagent.Config, server *nodehttp.Server, where *place) (err error) {
+// is a server. last are the volumes as the agent knew them in the end.
+func keepNode(ctx context.Context, config nodeagent.Config, server *nodehttp.Server, where *place) (last []volumemanager.VolumeStatus, err error) {
 	views := &nodeserver.Views{Server: server, Rename: where.rename}
 	config = views.Observe(config)
 	agent, err := nodeagent.Start(ctx, config)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	stop := views.Serve(ctx, agent, config)
 	err = agent.Run(ctx)
 	stop()
+	last = agent.Explain()
 	if closeErr := agent.Close(); closeErr != nil {
 		if errors.Is(err, nodeagent.ErrLeftMounted) {
 			err = nil // its volumes are printed, and closeErr ends the command
 		}
-		return errors.Join(err, closeErr)
+		return last, errors.Join(err, closeErr)
 	}
-	return err
+	return last, err
 }

@@ -100,7 +100,7 @@ func keepIn(ctx context.Context, t *testing.T, s streams, dir string, where *pla
 		return exitFailed
 	}
 	config.Store, config.Logger = store, slog.New(slog.DiscardHandler)
-	if err := keepNode(ctx, config, server, where); err != nil {
+	if _, err := keepNode(ctx, config, server, where); err != nil {
 		t.Errorf("it ended with %v", err)
 		return exitFailed
 	}

@@ -94,3 +94,22 @@ func TestARefusedManifestShows(t *testing.T) {
 		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root)
 	})
 }
+
+// What a stopped node leaves unmounted is said beside what it leaves mounted.
+func TestRunNodeSaysAtItsEndWhatIsNotMounted(t *testing.T) {
+	nstest.Parallel(t)
+	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
+		root := filepath.Join(t.TempDir(), "root")
+		n := runProcess(t, t.TempDir(), root)
+		n.put("a.yaml", podNamed("a", "{name: memory, emptyDir: {medium: Memory}}"))
+		n.put("b.yaml", podNamed("b", "{name: bad, configMap: {name: missing}}"))
+		n.put("c.yaml", podNamed("c", "{name: waits, persistentVolumeClaim: {claimName: none}}"))
+		n.reach(map[string]string{"memory": "mounted", "bad": "failed", "waits": "pending"})
+		n.stop()
+		said := strings.Join(n.heard(), "\n")
+		if !strings.Contains(said, "1 volume of 1 pod left mounted") || !strings.Contains(said, "2 volumes of 2 pods not mounted, for the next start to try again: shop/b bad, shop/c waits") {
+			t.Errorf("it said\n%s", said)
+		}
+		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root)
+	})
+}
