@@ -31,14 +31,15 @@ type watchedFile struct {
 }
 
 // manifestNames lists the files that are manifests by their names, as package
-// manifest does. It leaves out hidden files, which belong to editors.
+// manifest does. It leaves out hidden files, which belong to editors. Pipes and the like
+// are among them: [Directory] refuses those by name.
 func manifestNames(dir string) (names []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
 	for _, e := range entries {
-		if e.Type()&^fs.ModeSymlink == 0 && !strings.HasPrefix(e.Name(), ".") &&
+		if !e.IsDir() && !strings.HasPrefix(e.Name(), ".") &&
 			slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(e.Name())) {
 			names = append(names, e.Name())
 		}
@@ -159,11 +160,24 @@ func readWhole(path string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no file", path)
+		return nil, fmt.Errorf("it is %s; a manifest must be a regular file", kindOf(info.Mode()))
 	}
 	// The lease ends with the file's last descriptor.
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK); errors.Is(err, unix.EAGAIN) {
 		return nil, errBeingWritten
 	}
 	return io.ReadAll(io.LimitReader(f, manifest.MaxFileBytes+1))
+}
+
+// kindOf names what is no regular file.
+func kindOf(mode fs.FileMode) string {
+	switch {
+	case mode.IsDir():
+		return "a link to a directory"
+	case mode&fs.ModeNamedPipe != 0:
+		return "a named pipe"
+	case mode&fs.ModeDevice != 0:
+		return "a device"
+	}
+	return "no file"
 }

@@ -1,9 +1,12 @@
 package manifestdir
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestRefused(t *testing.T) {
@@ -40,5 +43,24 @@ func TestRefused(t *testing.T) {
 	d.Scan()
 	if refused = d.Refused(); len(refused) != 0 {
 		t.Errorf("refused: %+v", refused)
+	}
+}
+
+// What is no regular file is refused by its name and kind, and never waited for.
+func TestWhatIsNoFileIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	must(t, unix.Mkfifo(filepath.Join(dir, "a.yaml"), 0o600))
+	must(t, os.Symlink("/dev/zero", filepath.Join(dir, "b.yaml")))
+	must(t, os.Mkdir(filepath.Join(dir, "c.yaml"), 0o700)) // as package manifest leaves it out
+	d := New(Config{Dir: dir, KnownFile: filepath.Join(t.TempDir(), "known")})
+	d.Scan()
+	refused := d.Refused()
+	if len(refused) != 2 {
+		t.Fatalf("refused: %+v", refused)
+	}
+	for i, want := range []string{"a.yaml: it is a named pipe; ", "b.yaml: it is a device; "} {
+		if !strings.Contains(refused[i].Reason, want) {
+			t.Errorf("%q has not %q", refused[i].Reason, want)
+		}
 	}
 }
