@@ -261,9 +261,13 @@ func loadPods(ctx context.Context, s streams, files []string, nodeName, only str
 		if err != nil {
 			return nil, nil, err
 		}
-		pods = slices.DeleteFunc(pods, func(p *v1.Pod) bool { return p.Namespace != name.Namespace || p.Name != name.Name })
+		var others []string
+		pods = slices.DeleteFunc(pods, func(p *v1.Pod) bool {
+			others = append(others, p.Namespace+"/"+p.Name)
+			return p.Namespace != name.Namespace || p.Name != name.Name
+		})
 		if len(pods) == 0 {
-			return nil, nil, usagef("the manifests have no pod %s for node %s", name, set.NodeName)
+			return nil, nil, usagef("the manifests have no pod %s for node %s%s", name, set.NodeName, choice.Meant(only, others))
 		}
 	}
 	if len(pods) == 0 {

@@ -142,6 +142,11 @@ func volumesToRender(pod *v1.Pod, asked []string) (names []string, err error) {
 			names = append(names, v.Name)
 		}
 	}
+	for _, name := range asked {
+		if !slices.ContainsFunc(pod.Spec.Volumes, func(v v1.Volume) bool { return v.Name == name }) {
+			return nil, fmt.Errorf("pod %s/%s has no volume %q%s", pod.Namespace, pod.Name, name, choice.Meant(name, names))
+		}
+	}
 	if len(asked) > 0 {
 		return asked, nil
 	}

@@ -110,6 +110,8 @@ func TestRenderRefuses(t *testing.T) {
 		{[]string{"-f", file, "--to", dir}, exitUsage, "--to"},
 		{[]string{"-f", file, "--volume", "scratch"}, exitFailed, "no files of its own"},
 		{[]string{"-f", file, "--volume", "none"}, exitFailed, `no volume "none"`},
+		{[]string{"-f", file, "--volume", "confg"}, exitFailed, `no volume "confg"; did you mean "config"?`},
+		{[]string{"-f", file, "--pod", "default/wb"}, exitUsage, `; did you mean "default/web"?`},
 		{[]string{"-f", manifestFile(t, strings.Replace(renderedPod, "name: app}\ndata", "name: other}\ndata", 1))}, exitFailed, "default/app"},
 		{[]string{"-f", manifestFile(t, strings.ReplaceAll(renderedPod, "name: config,", "name: ../config,"))}, exitUsage, "../config"},
 		{[]string{"-f", file, "--volume", "config", "-o", "dir", "--to", link}, exitFailed, "config"},
