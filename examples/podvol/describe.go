@@ -84,12 +84,13 @@ func pvDescribeCommand(s streams) *cobra.Command {
 // describer prints what is known below a root directory.
 type describer struct {
 	streams
-	found   stored
-	whys    claimWhys
-	node    []nodeserver.Volume
-	events  []nodeevents.Event
-	damaged error
-	printed bool
+	found      stored
+	whys       claimWhys
+	node       []nodeserver.Volume
+	unanswered error // by the node
+	events     []nodeevents.Event
+	damaged    error
+	printed    bool
 }
 
 func newDescriber(ctx context.Context, s streams, rootDir string) (*describer, error) {
@@ -113,7 +114,7 @@ func newDescriber(ctx context.Context, s streams, rootDir string) (*describer, e
 			users[v.Claim] = append(users[v.Claim], v.Pod.Name)
 		}
 	}
-	return &describer{streams: s, found: found, whys: claimWhys{found: found, users: users}, node: node, events: events, damaged: errors.Join(found.damaged, unreadable)}, err
+	return &describer{streams: s, found: found, whys: claimWhys{found: found, users: users}, node: node, unanswered: unanswered, events: events, damaged: errors.Join(found.damaged, unreadable)}, err
 }
 
 func (d *describer) claims(all []*v1.PersistentVolumeClaim) error {
@@ -151,7 +152,7 @@ func (d *describer) volumes(all []*v1.PersistentVolume) error {
 }
 
 func (d *describer) storage(pv *v1.PersistentVolume) describe.Storage {
-	s := describe.Storage{Volume: pv, Node: d.node, Events: d.events}
+	s := describe.Storage{Volume: pv, Node: d.node, Unanswered: d.unanswered, Events: d.events}
 	if pv != nil {
 		s.Source, s.OnDelete = sourceOf(pv), plannedFate(pv, false)
 	}

@@ -31,7 +31,7 @@ func TestDescribe(t *testing.T) {
 		names, _ := mustPodvol(t, exitOK, "pv", "-o", "name", "--root-dir", root)
 		says(exitOK, append([]string{"pv", "describe"}, strings.Fields(names)...), "Claim: lab/cache", "Claim: lab/archive", "If its claim goes: the volume", "Used By: lab/worker (volume cache): mounted since ")
 		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root)
-		says(exitOK, []string{"pvc", "describe", "cache", "-n", "lab"}, "Used By: no pod on this machine")
+		says(exitOK, []string{"pvc", "describe", "cache", "-n", "lab"}, "Used By: no pod on record; podvol run-node does not run")
 		mustPodvol(t, exitOK, "pvc", "delete", "lab/cache", "--root-dir", root)
 	})
 }

@@ -4,6 +4,7 @@ package describe
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,8 +28,10 @@ type Storage struct {
 	// Source is where the volume's data is, and OnDelete what becomes of both when the claim is
 	// deleted; empty without a volume.
 	Source, OnDelete string
-	// Node are the volumes of pods on this machine.
-	Node []nodeserver.Volume
+	// Node are the volumes of pods on this machine, and Unanswered says why they are those on record;
+	// nil: the node has told of them.
+	Node       []nodeserver.Volume
+	Unanswered error
 	// Events are those that the node remembers.
 	Events []nodeevents.Event
 }
@@ -57,7 +60,7 @@ func (s Storage) ClaimFields(now time.Time) []fields.Field {
 		{Name: "If it is deleted", Text: s.OnDelete},
 		{Name: "Selected Node", Text: c.Annotations["volume.kubernetes.io/selected-node"]},
 		{Name: "Conditions", Text: conditions(c.Status.Conditions, now)},
-		{Name: "Used By", Text: cmp.Or(s.users(now), "no pod on this machine")},
+		{Name: "Used By", Text: cmp.Or(s.users(now), s.noUsers())},
 		fields.Events(s.Events, fields.Subject{Kind: "PersistentVolumeClaim", Namespace: c.Namespace, Name: c.Name, UID: c.UID, Since: c.CreationTimestamp.Time}, now),
 	}
 }
@@ -93,7 +96,7 @@ func (s Storage) VolumeFields(now time.Time) []fields.Field {
 		{Name: "Reclaim Policy", Text: s.policy()},
 		{Name: "If its claim goes", Text: s.OnDelete},
 		{Name: "Provisioned By", Text: pv.Annotations["pv.kubernetes.io/provisioned-by"]},
-		{Name: "Used By", Text: cmp.Or(s.users(now), "no pod on this machine")},
+		{Name: "Used By", Text: cmp.Or(s.users(now), s.noUsers())},
 		fields.Events(s.Events, fields.Subject{Kind: "PersistentVolume", Name: pv.Name, UID: pv.UID, Since: pv.CreationTimestamp.Time}, now),
 	}
 }
@@ -192,4 +195,15 @@ func (s Storage) users(now time.Time) string {
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
+}
+
+// noUsers is what users is where there are none. Pods that wait are on no record.
+func (s Storage) noUsers() string {
+	switch {
+	case s.Unanswered == nil:
+		return "no pod on this machine"
+	case errors.Is(s.Unanswered, nodeserver.ErrNoNode):
+		return "no pod on record; podvol run-node does not run"
+	}
+	return "no pod on record; podvol run-node does not answer"
 }
