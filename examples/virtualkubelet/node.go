@@ -167,12 +167,15 @@ func newServer(ctx context.Context, c config, lives *podlife.Pods, volumes *volu
 		return nil, nothing, nil
 	}
 	metrics := nodehttp.NewMetrics(volumes, volumes.Explain())
+	pages, stopPages := newPage(c.name, volumes)
 	server, err = kubeletapi.Listen(kubeletapi.Config{Address: net.JoinHostPort(c.address, strconv.Itoa(c.port)), CertFile: c.certFile, KeyFile: c.keyFile,
-		ClientCAFile: c.clientCAFile, Node: c.name, API: c.api, Pods: lives, Runtime: behind, Volumes: volumes, Metrics: metrics.Handler(), Log: c.log})
+		ClientCAFile: c.clientCAFile, Node: c.name, API: c.api, Pods: lives, Runtime: behind, Volumes: volumes, Metrics: metrics.Handler(), Pages: pages, Log: c.log})
 	if err != nil {
+		stopPages()
 		return nil, nothing, err
 	}
-	return server, volumes.Subscribe(metrics.Observe), nil
+	stopMetrics := volumes.Subscribe(metrics.Observe)
+	return server, func() { stopMetrics(); stopPages() }, nil
 }
 
 // serve has the pods of the API server live, keeps the node's object, and answers at api,

@@ -53,7 +53,10 @@ type Config struct {
 	Volumes                         Volumes
 	// Metrics answers GET /metrics.
 	Metrics http.Handler
-	Log     *slog.Logger
+	// Pages answers GET /podvol/ and what is below, without that prefix, to users that may get
+	// nodes/proxy.
+	Pages http.Handler
+	Log   *slog.Logger
 }
 
 // Server is one that listens.
@@ -119,6 +122,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /pods", s.pods)
 	mux.HandleFunc("GET /stats/summary", s.summary)
 	mux.Handle("GET /metrics", s.Metrics)
+	mux.Handle("GET /podvol/", http.StripPrefix("/podvol", s.Pages))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
 	return mux
 }

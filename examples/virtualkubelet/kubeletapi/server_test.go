@@ -167,7 +167,8 @@ func serve(t *testing.T) (n *node, url string, client func(certificates ...tls.C
 	})
 	s, err := Listen(Config{Address: "127.0.0.1:0", CertFile: n.dir + "/cert", KeyFile: n.dir + "/key", ClientCAFile: n.dir + "/ca", Node: "node1",
 		API: api, Pods: n, Runtime: n, Volumes: n,
-		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "volumes 1\n") }), Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "volumes 1\n") }),
+		Pages:   http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "the page at ", r.URL.Path) }), Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,6 +221,14 @@ func TestAccess(t *testing.T) {
 	}
 	if code, says := get(t, client(a.user("apiserver")), url+"/metrics"); code != 200 || says != "volumes 1\n" {
 		t.Errorf("metrics: %d, %s", code, says)
+	}
+	for path, want := range map[string]string{"/podvol/": "the page at /", "/podvol": "the page at /", "/podvol/watch": "the page at /watch"} {
+		if code, says := get(t, client(a.user("apiserver")), url+path); code != 200 || says != want {
+			t.Errorf("%s: %d, %s", path, code, says)
+		}
+		if code, says := get(t, client(a.user("reader")), url+path); code != 403 || !strings.Contains(says, "nodes/proxy") {
+			t.Errorf("%s, for a user who may only get statistics: %d, %s", path, code, says)
+		}
 	}
 	for user, codes := range map[string][2]int{"apiserver": {200, 200}, "reader": {403, 200}, "nobody": {403, 403}} {
 		c := client(a.user(user))
