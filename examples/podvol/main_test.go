@@ -100,7 +100,7 @@ func TestFakeMountShowsEverythingAndTouchesNothing(t *testing.T) {
 		t.Errorf("%d rows, want at least seven volumes", len(rows))
 	}
 	for _, r := range rows {
-		if r.State != "mounted" || !r.Fake || r.Error != "" || r.Path == "" || r.Plugin == "" || !strings.Contains(r.Pod, "/") {
+		if r.State != "mounted" || !r.Fake || r.DurationSeconds != 0 || r.Error != "" || r.Path == "" || r.Plugin == "" || !strings.Contains(r.Pod, "/") {
 			t.Errorf("row %+v", r)
 		}
 		if strings.Contains(r.Path, temp) {
@@ -109,6 +109,11 @@ func TestFakeMountShowsEverythingAndTouchesNothing(t *testing.T) {
 	}
 	if !strings.Contains(errOut, "mount -t tmpfs") || !strings.Contains(errOut, root+"/pods/") || strings.Contains(errOut, temp) {
 		t.Errorf("the commands are not shown, or with the temporary directory:\n%s", errOut)
+	}
+	for range 5 {
+		if _, again := mustPodvol(t, exitOK, "mount", "--fake", "-f", web, "--root-dir", root, "-o", "json"); again != errOut {
+			t.Errorf("another run shows\n%s, not\n%s", again, errOut)
+		}
 	}
 	if _, err := os.Stat(root); !os.IsNotExist(err) {
 		t.Errorf("the root directory was touched: %v", err)

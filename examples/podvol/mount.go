@@ -114,6 +114,7 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 		return err
 	}
 	defer where.close()
+	where.order = volumesOf(pods)
 	config := where.config(set.NodeName, set)
 	config.Logger = s.logger()
 	config.Events = loggedEvents{config.Logger, where.rename}

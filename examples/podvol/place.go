@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/examples/podvol/internal/rehearsal"
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/removetree"
@@ -31,6 +32,7 @@ type place struct {
 	shown   string // what the user is told
 	fake    *fakemount.Mounter
 	files   *rehearsedFiles
+	order   []rows.Key // of the mounts of a rehearsal; nil: that of their times
 }
 
 // newPlace returns the place to mount at; it refuses a process that may not
@@ -81,7 +83,9 @@ func (p *place) rename(text string) string {
 
 // editRow makes the row of a rehearsal what it would be.
 func (p *place) editRow(r *rows.Row) {
-	r.Fake = p.fake != nil
+	if r.Fake = p.fake != nil; r.Fake {
+		r.DurationSeconds = 0 // of what did not happen
+	}
 	r.Path, r.Error, r.Source = p.rename(r.Path), p.rename(r.Error), p.rename(r.Source)
 }
 
@@ -91,7 +95,12 @@ func (p *place) printCommands(w io.Writer) {
 		return
 	}
 	commands := p.files.commands()
-	for _, call := range p.fake.Calls() {
+	rehearsal.SortFiles(commands)
+	calls := p.fake.Calls()
+	if len(p.order) > 0 {
+		rehearsal.SortMounts(calls, p.order)
+	}
+	for _, call := range calls {
 		commands = append(commands, call.String())
 	}
 	fmt.Fprintln(w, "Nothing was mounted. These commands would run, beside directories and files made below the root directory:")
