@@ -65,16 +65,29 @@ var _ volume.Tracer = (*File)(nil)
 // Open opens a file, to add lines at its end, or makes it, readable for its owner alone. The end of
 // ctx ends the wait for a disk. rename makes paths in errors those that people know.
 func Open(ctx context.Context, path string, rename func(string) string) (*File, error) {
-	opened := make(chan *os.File, 1)
-	err := new(blockingcall.Group[string]).Do(ctx, path, func() error {
-		file, err := open(path)
-		opened <- file
+	var file *os.File // which a call that ctx has ended may still set
+	var cut bool
+	err := new(blockingcall.Group[string]).Do(ctx, path, func() (err error) {
+		if file, err = open(path); err == nil {
+			cut = isCut(file)
+		}
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return start(path, rename, <-opened), nil
+	return start(path, rename, file, cut), nil
+}
+
+// isCut reports whether a file's last line is not whole, as after a full disk or a power cut.
+func isCut(file *os.File) bool {
+	info, err := file.Stat()
+	if err != nil || info.Size() == 0 {
+		return false
+	}
+	last := make([]byte, 1)
+	_, err = file.ReadAt(last, info.Size()-1)
+	return err == nil && last[0] != '\n'
 }
 
 // open follows no link, and opens nothing that is no regular file: a FIFO would block, and a device
@@ -83,7 +96,7 @@ func open(path string) (*os.File, error) {
 	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
 		return nil, notRegular(path, info)
 	}
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -102,8 +115,8 @@ func notRegular(path string, info fs.FileInfo) error {
 	return fmt.Errorf("%s is no regular file (%s); name one, or a path where nothing is yet", path, info.Mode())
 }
 
-func start(path string, rename func(string) string, out io.WriteCloser) *File {
-	f := &File{path: path, rename: rename, out: out, lines: make(chan []byte, maxWaiting), closing: make(chan struct{}), ended: make(chan struct{})}
+func start(path string, rename func(string) string, out io.WriteCloser, cut bool) *File {
+	f := &File{path: path, rename: rename, out: out, cut: cut, lines: make(chan []byte, maxWaiting), closing: make(chan struct{}), ended: make(chan struct{})}
 	go f.run()
 	return f
 }

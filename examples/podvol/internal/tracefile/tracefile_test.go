@@ -83,6 +83,27 @@ func TestAFileOfSpans(t *testing.T) {
 	}
 }
 
+// A run that a full disk or a power cut ended damages no line of the next one.
+func TestALineThatWasCutOffBefore(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "trace")
+	if err := os.WriteFile(path, []byte(`{"step":"Set`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		f := opened(t, path, plain)
+		_, end := f.Start(t.Context(), "SetUp")
+		end(nil)
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(path)
+	lines := strings.Split(string(text), "\n")
+	if err != nil || len(lines) != 4 || !json.Valid([]byte(lines[1])) || !json.Valid([]byte(lines[2])) || lines[3] != "" {
+		t.Errorf("%q, %v", lines, err)
+	}
+}
+
 func TestOnlyRegularFilesAreOpened(t *testing.T) {
 	dir := t.TempDir()
 	fifo, link := filepath.Join(dir, "fifo"), filepath.Join(dir, "link")
@@ -112,7 +133,7 @@ func (h hung) Close() error                { return nil }
 func TestAHungDiskDelaysNoOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := hung{make(chan struct{})}
-		f := start("trace", plain, disk)
+		f := start("trace", plain, disk, false)
 		began := time.Now()
 		for range maxWaiting + 100 {
 			_, end := f.Start(t.Context(), "SetUp")
@@ -153,7 +174,7 @@ func (d *full) Close() error { return nil }
 func TestAFullDiskDamagesOneLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := &full{room: 1 << 20}
-		f := start("trace", plain, disk)
+		f := start("trace", plain, disk, false)
 		tell := func(name string, room int) {
 			disk.room = room
 			_, end := f.Start(t.Context(), name)
