@@ -31,13 +31,31 @@ func (e *Error) Error() string {
 		fmt.Fprintf(&b, ": document %d (line %d)", e.Document, e.Line)
 	}
 	if e.Object != "" {
-		fmt.Fprintf(&b, ": %s", e.Object)
+		b.WriteString(": " + brief(e.Object))
 	}
 	if _, named := errors.AsType[*volume.InvalidSpecError](e.Err); e.Field != "" && !named {
-		fmt.Fprintf(&b, ": %s", e.Field)
+		b.WriteString(": " + brief(e.Field))
 	}
-	fmt.Fprintf(&b, ": %v", e.Err)
+	b.WriteString(": " + brief(fmt.Sprint(e.Err)))
 	return b.String()
+}
+
+// maxWord is how much of a word a message shows, in characters. The longest valid name has 253.
+const maxWord = 300
+
+// brief leaves out the middle of words that are longer: names in a wrong manifest have any length.
+// The last characters stay, such as a quotation mark.
+func brief(text string) string {
+	if len(text) <= maxWord {
+		return text
+	}
+	words := strings.Split(text, " ")
+	for i, word := range words {
+		if runes := []rune(word); len(runes) > maxWord {
+			words[i] = string(runes[:maxWord]) + "…" + string(runes[len(runes)-2:])
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // Unwrap returns the reason.
