@@ -78,6 +78,7 @@ func TestCompletionOffersWhatTheNodeKnows(t *testing.T) {
 		dir, root := t.TempDir(), t.TempDir()
 		putManifest(t, dir, "a.yaml", podNamed("a", disk))
 		putManifest(t, dir, "waits.yaml", podNamed("waits", usesClaim("data", "missing")))
+		putManifest(t, dir, "refused.yaml", podNamed("refused", "{name: v, emptydir: {}}"))
 		n := runProcess(t, dir, root)
 		n.hears(" of 2 pods")
 		n.row("disk", "mounted")
@@ -85,6 +86,9 @@ func TestCompletionOffersWhatTheNodeKnows(t *testing.T) {
 			if got := completed(t, "explain", "--root-dir", root, given); !slices.Equal(got, strings.Fields(want)) {
 				t.Errorf("%q: %q, want %q", given, got, want)
 			}
+		}
+		if got := completed(t, "unmount", "--root-dir", root, "--uid", ""); len(got) != 2 { // what is refused has none
+			t.Errorf("UIDs: %q", got)
 		}
 		n.signal(syscall.SIGSTOP)
 		got := completed(t, "explain", "--root-dir", root, "")

@@ -28,6 +28,7 @@ func known(c *cobra.Command) []nodeserver.Volume {
 	ctx, cancel := context.WithTimeout(c.Context(), patience)
 	defer cancel()
 	asked, _ := nodeserver.Volumes(ctx, rootDir) // none where none answers
+	asked = slices.DeleteFunc(asked, nodeserver.Volume.IsRefused)
 	statuses, _ := volumemanager.Inspect(rootDir, table.Kernel())
 	recorded, _ := nodeserver.VolumesOf(statuses)
 	return slices.Concat(recorded, asked)
