@@ -61,8 +61,8 @@ type kind struct {
 	events *list.List // of *Event
 	of     map[object][]*list.Element
 	bytes  int
-	// driven is the time of the latest event that others have driven out.
-	driven time.Time
+	// evicted is the time of the latest event that was evicted.
+	evicted time.Time
 }
 
 type object struct {
@@ -144,12 +144,12 @@ func (r *Ring) tell(about metav1.Object, eventType, reason, message string) {
 }
 
 // once adds an event that may have been added before, and drops it where that was and it has been
-// driven out since: then it is older than all that are kept.
+// evicted since: then it is older than all that are kept.
 func (r *Ring) once(e *Event) {
 	e.Message, e.Count, e.First = short(e.Message), 1, e.Last
 	r.mu.Lock()
 	k := r.kind(e.Kind)
-	known := !k.driven.IsZero() && !e.Last.After(k.driven)
+	known := !k.evicted.IsZero() && !e.Last.After(k.evicted)
 	own := k.of[e.object()]
 	for _, at := range own {
 		before := at.Value.(*Event)
@@ -201,7 +201,7 @@ func (k *kind) repeat(e *Event) bool {
 	return false
 }
 
-// add adds an event, and drives out those that there is no room for any more.
+// add adds an event, and evicts those that there is no room for any more.
 func (k *kind) add(e *Event) {
 	if own := k.of[e.object()]; len(own) == perObject {
 		k.remove(own[0])
@@ -210,8 +210,8 @@ func (k *kind) add(e *Event) {
 	k.bytes += e.bytes()
 	for k.events.Len() > maxEvents || k.bytes > maxBytes {
 		oldest := k.events.Front()
-		if last := oldest.Value.(*Event).Last; last.After(k.driven) {
-			k.driven = last
+		if last := oldest.Value.(*Event).Last; last.After(k.evicted) {
+			k.evicted = last
 		}
 		k.remove(oldest)
 	}

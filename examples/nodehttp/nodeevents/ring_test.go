@@ -171,7 +171,7 @@ PersistentVolumeClaim shop/data Normal Deleted ×1: it is deleted`)
 	})
 }
 
-// A phase that was driven out does not come back by another change of its volume.
+// A phase that was evicted does not come back by another change of its volume.
 func TestRingDoesNotFollowOldPhases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, r := objects.NewStore(), &Ring{}
