@@ -181,12 +181,12 @@ func Watch(ctx context.Context, rootDir string, show func(map[string]Volume) err
 		}
 		var event nodehttp.Event
 		if err := json.Unmarshal(text, &event); err != nil {
-			return err
+			return readable(rootDir, err)
 		}
 		for key, row := range event.Volumes {
 			var v Volume
 			if err := json.Unmarshal(row, &v); err != nil {
-				return err
+				return readable(rootDir, err)
 			}
 			volumes[key] = v
 		}
@@ -228,7 +228,16 @@ func fetch[Row any](ctx context.Context, rootDir, path string) (rows []Row, err 
 		return nil, err
 	}
 	defer answer.Body.Close()
-	return rows, json.NewDecoder(answer.Body).Decode(&rows)
+	err = json.NewDecoder(answer.Body).Decode(&rows)
+	return rows, readable(rootDir, err)
+}
+
+// readable says of an error that the answer has it.
+func readable(rootDir string, err error) error {
+	if err != nil {
+		err = fmt.Errorf("%s: podvol run-node's answer cannot be read: %w", rootDir, err)
+	}
+	return err
 }
 
 // ask asks the podvol run-node that keeps a root directory. An answer takes as long as limit, 0

@@ -4,9 +4,14 @@ import (
 	"context"
 	"io"
 	"net"
+	"net/http"
+	"os"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/podvol/podvol/examples/nodehttp"
 )
 
 // A node that takes questions and does not answer, as one that was stopped, keeps nobody waiting
@@ -26,4 +31,29 @@ func TestANodeThatDoesNotAnswer(t *testing.T) {
 			t.Errorf("%v after %v", err, took)
 		}
 	})
+}
+
+// An error of what a node answers says that it is of that, and of which node.
+func TestAnAnswerThatCannotBeRead(t *testing.T) {
+	if os.Geteuid() != 0 {
+		return // only root has a socket
+	}
+	root := t.TempDir()
+	server, err := listenLocally(t.Context(), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(socketDir) // which others may use
+	defer server.Close()
+	page := func(path, answer string) nodehttp.Page {
+		return nodehttp.Page{Path: path, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) })}
+	}
+	server.Serve(new(nodehttp.Metrics), nil, page(eventsPath, "data"), page(watchPath, "data: {\n"))
+	_, err = Events(t.Context(), root)
+	watched := Watch(t.Context(), root, func(map[string]Volume) error { return nil })
+	for _, err := range []error{err, watched} {
+		if err == nil || !strings.HasPrefix(err.Error(), root+": podvol run-node's answer cannot be read: ") {
+			t.Errorf("%v", err)
+		}
+	}
 }
