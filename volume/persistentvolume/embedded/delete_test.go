@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount/fakemount"
@@ -359,16 +361,20 @@ func TestDeletionBesideAnotherWriter(t *testing.T) {
 func writeBeside(t *testing.T, c *embedded.Cluster, ref volume.ObjectRef, again bool) {
 	t.Helper()
 	store := c.Objects().(objects.Writer)
-	object, err := c.Objects().Get(t.Context(), ref)
+	stored, err := c.Objects().Get(t.Context(), ref)
 	if err != nil {
 		t.Fatal(err)
 	}
+	object := stored.(runtime.Object).DeepCopyObject().(metav1.Object) // the store would see no change in its own
 	object.SetAnnotations(map[string]string{"written": "meanwhile"})
 	if again {
 		object.SetFinalizers(nil)
 	}
 	if object, err = store.Update(t.Context(), object); err != nil {
 		t.Fatal(err)
+	}
+	if object.GetResourceVersion() == stored.GetResourceVersion() {
+		t.Fatalf("%s was not written", ref)
 	}
 	if !again {
 		return
