@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -125,6 +126,17 @@ func TestCompletionOffersWhatManifestsDeclare(t *testing.T) {
 		if out, _ := mustPodvol(t, exitOK, append(append([]string{cobra.ShellCompNoDescRequestCmd}, claim...), given)...); !strings.HasPrefix(out, want) {
 			t.Errorf("%q: %q", given, out)
 		}
+	}
+	dir := t.TempDir()
+	manifest, err := os.ReadFile("../../testdata/csi/claim.yaml")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "claim.yaml"), manifest, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, _ := mustPodvol(t, exitOK, cobra.ShellCompNoDescRequestCmd, "run-node", "-f", dir, "--root-dir", t.TempDir(), "--csi-driver", ""); !strings.HasPrefix(out, "csitest.podvol.io=\n") {
+		t.Errorf("of a directory of manifests: %q", out)
 	}
 	if _, errOut := mustPodvol(t, exitUsage, "completion", "bsh"); !strings.Contains(errOut, `did you mean "bash"?`) {
 		t.Errorf("%s", errOut)

@@ -313,9 +313,10 @@ func (c *Controller) create(ctx context.Context, s *site, w *wanted) error {
 // API, or what an inline volume was translated to.
 func sourceOf(spec *volume.Spec) storagev1.VolumeAttachmentSource {
 	if spec.InlineVolumeSpecForCSIMigration {
-		return storagev1.VolumeAttachmentSource{InlineVolumeSpec: &spec.PersistentVolume.Spec}
+		return storagev1.VolumeAttachmentSource{InlineVolumeSpec: spec.PersistentVolume.Spec.DeepCopy()}
 	}
-	return storagev1.VolumeAttachmentSource{PersistentVolumeName: &spec.PersistentVolume.Name}
+	name := spec.PersistentVolume.Name // a pointer into the volume would keep all of that
+	return storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}
 }
 
 // pvOfSpec is the name that sourceOf has; empty: none.

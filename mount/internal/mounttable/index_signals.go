@@ -67,7 +67,7 @@ func (x *Table) refresh() error {
 	return x.takeSignals()
 }
 
-// open begins to listen, so that nothing that is read later can change unheard.
+// open begins to hear of changes, so that nothing that is read later can change unheard.
 func (x *Table) open() (err error) {
 	if x.info, err = OpenMountinfo(x.path); err != nil {
 		return fmt.Errorf("open the mount table: %w", err)

@@ -60,6 +60,7 @@ func TestAVolumeThatIsRestoredKeepsItsDataForItsClaim(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t)
 			claim, pv, file := m.written()
+			pv = pv.DeepCopy() // what was read is the store's too
 			forge(pv)
 			for range 2 { // alone, and again with nothing in its manifest of what is noted in it
 				if err := m.Apply(t.Context(), metav1.Object(pv)); err != nil {

@@ -62,6 +62,9 @@ func declared(c *cobra.Command) []*v1.Pod {
 // shell's.
 func load(c *cobra.Command) *manifest.Set {
 	files, err := c.Flags().GetStringArray("filename")
+	if dir, once := c.Flags().GetString("filename"); once == nil && dir != "" { // run-node takes one
+		files, err = []string{dir}, nil
+	}
 	if err != nil || len(files) == 0 || slices.ContainsFunc(files, blocks) {
 		return nil
 	}
