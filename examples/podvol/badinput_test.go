@@ -74,3 +74,27 @@ func TestBadInput(t *testing.T) {
 		})
 	}
 }
+
+// No name of a manifest or a flag begins a line of its own.
+func TestNamesStayInTheirLines(t *testing.T) {
+	container := `containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}]`
+	for manifest, code := range map[string]int{
+		`{apiVersion: v1, kind: Pod, metadata: {name: "new\nfaked", namespace: shop}, spec: {` + container + `, volumes: [{name: v, emptyDir: {}}]}}`:                  exitUsage,
+		`{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: "s\tx\nfaked"}, spec: {` + container + `, volumes: [{name: v, emptyDir: {}}]}}`:                    exitUsage,
+		`{apiVersion: v1, kind: Pod, metadata: {name: a, "x\nfaked": 1}}`:                                                                                              exitUsage,
+		`{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: "a\nfaked"}, spec: {}}`:                                                                        exitUsage,
+		`{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {` + container + `, volumes: [{name: v, persistentVolumeClaim: {claimName: "a\nfaked"}}]}}`:            exitFailed,
+		`{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {` + container + `, volumes: [{name: v, hostPath: {path: "/none\nfaked", type: DirectoryOrCreate}}]}}`: exitOK,
+	} {
+		if _, errOut := mustPodvol(t, code, "mount", "--fake", "-f", manifestFile(t, manifest)); strings.Contains(errOut, "\nfaked") || !strings.Contains(errOut, "faked") {
+			t.Errorf("%s: %s", manifest, errOut)
+		}
+	}
+	root := filepath.Join(t.TempDir(), "a\nfaked")
+	for _, args := range [][]string{{"mount", "-f", "no\nfaked"}, {"mount", "--x\nfaked"}, {"explain", "a\nfaked", "--root-dir", root}, {"status", "--root-dir", root},
+		{"fsck", "--root-dir", root}, {"unmount", "--all", "--root-dir", root}, {"unmount", "--pod", "a/b\nfaked", "--root-dir", t.TempDir()}, {"x\nfaked"}} {
+		if _, _, errOut := podvol(t, "", args...); strings.Contains(errOut, "\nfaked") || !strings.Contains(errOut, "faked") {
+			t.Errorf("%q: %s", args, errOut)
+		}
+	}
+}

@@ -3,8 +3,8 @@ package main
 import "testing"
 
 func TestShellJoin(t *testing.T) {
-	got := shellJoin([]string{"podvol", "-f", "my pod.yaml", "it's", "", "a=b/c.d-e_f:g"})
-	if want := `podvol -f 'my pod.yaml' 'it'\''s' '' a=b/c.d-e_f:g`; got != want {
+	got := shellJoin([]string{"podvol", "-f", "my pod.yaml", "it's", "", "a=b/c.d-e_f:g", "it's\na\\ü"})
+	if want := `podvol -f 'my pod.yaml' 'it'\''s' '' a=b/c.d-e_f:g $'it\'s\012a\\\303\274'`; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
+	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume"
@@ -153,7 +153,7 @@ func discoverIn(ctx context.Context, s streams, o discoverOptions, table mount.T
 		}
 	}
 	if failed == nil && len(p.printed) == 0 {
-		fmt.Fprintf(s.err, "No disk to offer is directly below %s.\n", o.dir)
+		plaintext.Line(s.err, "No disk to offer is directly below %s.", o.dir)
 	}
 	return failed
 }

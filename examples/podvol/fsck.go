@@ -17,6 +17,7 @@ import (
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/nodebundle"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
+	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/examples/podvol/internal/problems"
 	"github.com/podvol/podvol/mount/host"
 	"github.com/podvol/podvol/mount/propagation"
@@ -86,7 +87,7 @@ func fsck(ctx context.Context, s streams, o fsckOptions) error {
 		return err
 	}
 	if _, err := os.Stat(rootDir); errors.Is(err, fs.ErrNotExist) {
-		fmt.Fprintf(s.err, "Nothing to check: %s does not exist.\n", rootDir)
+		plaintext.Line(s.err, "Nothing to check: %s does not exist.", rootDir)
 		return list.Close()
 	}
 	o.rootDir = rootDir
@@ -104,7 +105,7 @@ func fsck(ctx context.Context, s streams, o fsckOptions) error {
 	if !o.repair {
 		notes, unread := attached.Check(list)
 		for _, note := range notes {
-			fmt.Fprintf(s.err, "podvol: %s\n", note)
+			plaintext.Line(s.err, "podvol: %s", note)
 		}
 		err := errors.Join(unread, look.check(ctx, config, s.err, list), checkRuns(rootDir, list), checkStored(rootDir))
 		return o.conclude(s, list, errors.Join(err, list.Close(), look.writeBundle(list, err)))
@@ -126,12 +127,12 @@ func (o fsckOptions) conclude(s streams, list *problems.List, err error) error {
 	case err != nil:
 		return err
 	case list.Count == 0:
-		fmt.Fprintf(s.err, "Nothing is wrong below %s.\n", o.rootDir)
+		plaintext.Line(s.err, "Nothing is wrong below %s.", o.rootDir)
 		return nil
 	case list.Open == 0:
 		return nil
 	case !o.repair && list.Repairable > 0:
-		fmt.Fprintf(s.err, "To repair: %s\n", shellJoin(slices.Concat(programName(os.Args[0]), o.repairArgs(), list.Missing.Flags)))
+		plaintext.Line(s.err, "To repair: %s", shellJoin(slices.Concat(programName(os.Args[0]), o.repairArgs(), list.Missing.Flags)))
 	}
 	return errReported
 }

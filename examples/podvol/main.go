@@ -75,6 +75,9 @@ func (s streams) logger() *slog.Logger { return slog.New(sentences.New(s.err, sl
 
 func isTerminal(w io.Writer) bool { return table.TerminalWidth(w) > 0 }
 
+// fail says why a command has failed: each of joined errors has a line of its own.
+func (s streams) fail(err error) { fmt.Fprintln(s.err, "podvol:", plaintext.Paragraph(err.Error())) }
+
 // The exit codes.
 const (
 	exitOK     = 0
@@ -107,18 +110,18 @@ func run(ctx context.Context, args []string, s streams) int {
 	}
 	if own, ok := errors.AsType[*exitError](err); ok {
 		if own.err != nil && !errors.Is(own.err, errReported) {
-			fmt.Fprintln(s.err, "podvol:", own.err)
+			s.fail(own.err)
 		}
 		return own.code
 	}
 	_, usage := errors.AsType[*usageError](err)
 	unusable, ok := errors.AsType[*volumemanager.RootError](err)
 	if usage || ok && !unusable.Full() {
-		fmt.Fprintln(s.err, "podvol:", err)
+		s.fail(err)
 		return exitUsage
 	}
 	if !errors.Is(err, errReported) {
-		fmt.Fprintln(s.err, "podvol:", err)
+		s.fail(err)
 	}
 	return exitFailed
 }
@@ -166,7 +169,7 @@ func flagError(c *cobra.Command, err error) error {
 	if words := c.Flags().Args(); !c.HasParent() && len(words) > 0 {
 		return unknownCommand(c, words[0]) // whose flags are unknown, too
 	}
-	return usagef("%w%s; see %s --help", err, choice.MeantFlag(c, err), c.CommandPath())
+	return usagef("%s%s; see %s --help", plaintext.Cell(err.Error()), choice.MeantFlag(c, err), c.CommandPath())
 }
 
 func withoutArgs(c *cobra.Command) *cobra.Command {

@@ -15,6 +15,7 @@ import (
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/completion"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
+	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/examples/podvol/internal/report"
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/volume"
@@ -132,9 +133,9 @@ func mountPods(ctx context.Context, s streams, o mountOptions) error {
 	}
 	switch {
 	case ctx.Err() != nil && printed.Failed:
-		fmt.Fprintln(s.err, "podvol:", printed.Conclusion(undo))
+		plaintext.Line(s.err, "podvol: %s", printed.Conclusion(undo))
 	case undo != "":
-		fmt.Fprintf(s.err, "To unmount: %s\n", undo)
+		plaintext.Line(s.err, "To unmount: %s", undo)
 	}
 	if printed.Failed {
 		return errReported
@@ -254,7 +255,7 @@ func loadPods(ctx context.Context, s streams, files []string, nodeName, only str
 		return nil, nil, err
 	}
 	for _, skipped := range set.Skipped {
-		fmt.Fprintln(s.err, "podvol:", skipped)
+		plaintext.Line(s.err, "podvol: %s", skipped)
 	}
 	pods := set.Pods()
 	if only != "" {

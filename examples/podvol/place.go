@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/examples/podvol/internal/rehearsal"
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/mount/fakemount"
@@ -105,7 +106,7 @@ func (p *place) printCommands(w io.Writer) {
 	}
 	fmt.Fprintln(w, "Nothing was mounted. These commands would run, beside directories and files made below the root directory:")
 	for _, c := range commands {
-		fmt.Fprintln(w, "  "+p.rename(c))
+		plaintext.Line(w, "  %s", p.rename(c))
 	}
 	if len(commands) == 0 {
 		fmt.Fprintln(w, "  none")

@@ -134,7 +134,7 @@ func (o pvcOptions) noneFound(all int) string {
 
 // printNote prints what no column has about an object, below the table.
 func printNote(w io.Writer, name, text string) {
-	fmt.Fprintf(w, "  %s: %s\n", plaintext.Cell(name), strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    "))
+	fmt.Fprintf(w, "  %s: %s\n", plaintext.Cell(name), plaintext.Paragraph(text))
 }
 
 func nameOfClaim(claim *v1.PersistentVolumeClaim) types.NamespacedName {

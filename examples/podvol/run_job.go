@@ -3,13 +3,13 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/volume/objects/manifest"
 	"github.com/podvol/podvol/volume/podrun"
 )
@@ -33,10 +33,10 @@ func newJob(ctx context.Context, s streams, o runOptions, set *manifest.Set, pod
 		return nil, err
 	}
 	if fields := program.NotHonoured; len(fields) > 0 {
-		fmt.Fprintf(s.err, "podvol: container %q asks for what podvol run does not do: %s\n", container.Name, strings.Join(fields, ", "))
+		plaintext.Line(s.err, "podvol: container %q asks for what podvol run does not do: %s", container.Name, strings.Join(fields, ", "))
 	}
 	for _, skipped := range program.Skipped {
-		fmt.Fprintln(s.err, "podvol:", skipped)
+		plaintext.Line(s.err, "podvol: %s", skipped)
 	}
 	if errors.Is(err, podrun.ErrNoCommand) {
 		return nil, usagef("say what to run after --: container %q has no command of its own (it is in its image, which podvol does not look at)", container.Name)

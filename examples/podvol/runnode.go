@@ -16,6 +16,7 @@ import (
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
+	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/examples/podvol/internal/sentences"
 	"github.com/podvol/podvol/examples/podvol/internal/tracefile"
@@ -149,7 +150,7 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 		}
 		defer func() {
 			if err := trace.Close(); err != nil {
-				fmt.Fprintln(s.err, "podvol:", err) // which fails no volume
+				fmt.Fprintln(s.err, "podvol:", plaintext.Paragraph(err.Error())) // which fails no volume
 			}
 		}()
 		config.Tracer = trace
@@ -188,7 +189,7 @@ func tellLeft(w io.Writer, o runNodeOptions) {
 		return
 	}
 	again := programName(os.Args[0])
-	fmt.Fprintf(w, "podvol: stopped; %s of %s left mounted, for the next start to take over; to unmount: %s\n", sentences.Number(mounted, "volume"), sentences.Number(len(pods), "pod"),
+	plaintext.Line(w, "podvol: stopped; %s of %s left mounted, for the next start to take over; to unmount: %s", sentences.Number(mounted, "volume"), sentences.Number(len(pods), "pod"),
 		shellJoin(append(again, append([]string{"unmount", "--all", "--root-dir", o.rootDir}, o.plugins.DriverArgs()...)...)))
 }
 
@@ -214,7 +215,7 @@ func (o *runNodeOptions) agent(ctx context.Context, where *place, s streams, out
 		Adopt: o.adopt, ClaimPlugins: append(own, o.cleaner...), VolumeDirs: o.volumeDirs, Disks: o.disks,
 		UnmountOnExit: o.unmountOnExit, UnmountTimeout: kubeletPodWait, Manager: "podvol run-node " + o.dir,
 		Events: loggedEvents{log, where.rename}, ClaimEvents: storageEvents{log, where.rename}, Logger: log,
-		Notice: func(text string) { fmt.Fprintln(s.err, "podvol:", text) }, Status: out.Print,
+		Notice: func(text string) { plaintext.Line(s.err, "podvol: %s", text) }, Status: out.Print,
 		Hints: nodeagent.Hints{Accept: "--accept-manifests", Adopt: "--adopt", Restart: "start run-node again", Delete: deleteCommand},
 	}, nil
 }

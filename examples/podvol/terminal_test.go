@@ -43,7 +43,7 @@ func TestPlainText(t *testing.T) {
 	if err != nil || n != len(hostile)+5 || !strings.HasSuffix(out.String(), "é\n\tok\n") || !strings.Contains(out.String(), `\u001b[31m`) || !strings.Contains(out.String(), `\x9b2J`) {
 		t.Errorf("%d, %v: %q", n, err, out.String())
 	}
-	if got := plaintext.Cell("a\nb\tc"); got != `a\u000ab\u0009c` {
+	if got := plaintext.Cell("a\nb\tc"); got != `a\nb\tc` {
 		t.Errorf("a cell: %q", got)
 	}
 	// JSON stays what it is.

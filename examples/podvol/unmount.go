@@ -16,6 +16,7 @@ import (
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/completion"
 	"github.com/podvol/podvol/examples/podvol/internal/ownplugins"
+	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/examples/podvol/internal/report"
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/mount/host"
@@ -106,7 +107,7 @@ func unmountPods(ctx context.Context, s streams, o unmountOptions) error {
 		return err
 	}
 	if _, err := os.Stat(rootDir); errors.Is(err, fs.ErrNotExist) {
-		fmt.Fprintf(s.err, "Nothing to unmount: %s does not exist.\n", rootDir)
+		plaintext.Line(s.err, "Nothing to unmount: %s does not exist.", rootDir)
 		if len(o.pods) > 0 || len(o.uids) > 0 {
 			return errors.Join(printer.Close(), errReported)
 		}
@@ -139,7 +140,7 @@ func unmountSelected(ctx context.Context, s streams, o unmountOptions, rootDir s
 	absent := selected.absent(mounted)
 	o.plugins.Missing(volumes).Tell(s.err)
 	if len(volumes) == 0 {
-		fmt.Fprintf(s.err, "Nothing to unmount below %s.\n", rootDir)
+		plaintext.Line(s.err, "Nothing to unmount below %s.", rootDir)
 	}
 	unmounting, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
@@ -154,12 +155,12 @@ func unmountSelected(ctx context.Context, s streams, o unmountOptions, rootDir s
 		return err
 	}
 	if ctx.Err() != nil {
-		fmt.Fprintln(s.err, "podvol:", printed.Conclusion(""))
+		plaintext.Line(s.err, "podvol: %s", printed.Conclusion(""))
 		return errReported
 	}
 	gone := deleteEphemeral(ctx, s, o, rootDir, selected)
 	for _, text := range absent {
-		fmt.Fprintln(s.err, "podvol:", text)
+		plaintext.Line(s.err, "podvol: %s", text)
 	}
 	if len(absent) > 0 || len(volumes) == 0 && !o.all {
 		tellMounted(s.err, rootDir, slices.DeleteFunc(mounted, func(v volumemanager.VolumeStatus) bool { return !selected.leaves(v) }))
@@ -198,7 +199,7 @@ func deleteEphemeral(ctx context.Context, s streams, o unmountOptions, rootDir s
 // reportedAlso prints an error beside those that are printed already.
 func reportedAlso(w io.Writer, err error) error {
 	if err != nil {
-		fmt.Fprintln(w, "podvol:", err)
+		fmt.Fprintln(w, "podvol:", plaintext.Paragraph(err.Error()))
 	}
 	return errReported
 }

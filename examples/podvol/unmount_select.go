@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
+	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -171,7 +172,7 @@ func tellMounted(w io.Writer, rootDir string, left []volumemanager.VolumeStatus)
 		return
 	}
 	slices.Sort(pods)
-	fmt.Fprintf(w, "Mounted below %s are volumes of %s; %s status shows them.\n", rootDir, choice.Few(pods), shellJoin(programName(os.Args[0])))
+	plaintext.Line(w, "Mounted below %s are volumes of %s; %s status shows them.", rootDir, choice.Few(pods), shellJoin(programName(os.Args[0])))
 }
 
 // sharedNames are the names that several pods have.

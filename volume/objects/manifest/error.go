@@ -3,13 +3,15 @@ package manifest
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/podvol/podvol/volume"
 )
 
 // Error is one fault of a manifest. It never contains a value from a document,
-// which may be a secret; only names and fields.
+// which may be a secret; only names and fields. Its text is one line.
 type Error struct {
 	// File is the file's path; "-" is standard input.
 	File string
@@ -37,6 +39,20 @@ func (e *Error) Error() string {
 		b.WriteString(": " + brief(e.Field))
 	}
 	b.WriteString(": " + brief(fmt.Sprint(e.Err)))
+	return oneLine(b.String())
+}
+
+// oneLine spells control characters out: names are anybody's, and a manifest must not begin a line
+// of a log, or tell a terminal anything.
+func oneLine(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		if unicode.IsControl(r) {
+			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+		} else {
+			b.WriteRune(r)
+		}
+	}
 	return b.String()
 }
 

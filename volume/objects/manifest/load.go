@@ -53,7 +53,7 @@ type Skipped struct {
 }
 
 func (s Skipped) String() string {
-	return fmt.Sprintf("%s: document %d: %s is left out: %s", s.File, s.Document, s.Ref, s.Reason)
+	return oneLine(fmt.Sprintf("%s: document %d: %s is left out: %s", s.File, s.Document, s.Ref, s.Reason))
 }
 
 // Pods returns the pods as they were loaded, in the order of the manifests and of

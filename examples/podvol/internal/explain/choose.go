@@ -8,6 +8,7 @@ import (
 
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
+	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 )
 
 // ambiguousError: several pods are meant by a word.
@@ -83,11 +84,11 @@ func notFound(all []nodeserver.Volume, word string) error {
 			volumes = append(volumes, v.Volume)
 		}
 	}
-	text := fmt.Sprintf("no pod %s has volumes here; podvol status shows those that have", word)
+	text := fmt.Sprintf("no pod %s has volumes here; podvol status shows those that have", plaintext.Cell(word))
 	if len(volumes) > 0 {
 		slices.Sort(volumes)
 		volumes = slices.Compact(volumes)
-		text = fmt.Sprintf("no volume of that name: %s; pod %s has %s", word, pod, strings.Join(volumes, ", "))
+		text = fmt.Sprintf("no volume of that name: %s; pod %s has %s", plaintext.Cell(word), pod, strings.Join(volumes, ", "))
 		words = nil // of those that are like it by the pod's name alone, none is meant
 		for _, volume := range volumes {
 			if choice.Meant(word[len(pod)+1:], []string{volume}) != "" {

@@ -23,7 +23,7 @@ func TestAPipeGetsWholeLines(t *testing.T) {
 	want := "Pod:  shop/web\n" +
 		"Volume größe:\n" +
 		"  Error:      mount of nas1:/export failed: " + strings.TrimSpace(strings.Repeat("no answer ", 10)) + "\n" +
-		`              Output: x\u001b[31m\u0009y\u202e` + "\n" +
+		`              Output: x\u001b[31m\ty\u202e` + "\n" +
 		"  Waits for:  server nas1\n"
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

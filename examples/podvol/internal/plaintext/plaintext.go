@@ -57,6 +57,9 @@ func tells(r rune) bool {
 		unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
 }
 
+// short are the short spellings.
+var short = map[rune]string{'\n': `\n`, '\t': `\t`, '\r': `\r`}
+
 // spelt spells such characters out as JSON does, and bytes that are no UTF-8; those
 // in except stay.
 func spelt(text, except string) string {
@@ -68,7 +71,9 @@ func spelt(text, except string) string {
 			fmt.Fprintf(&b, `\x%02x`, text[at])
 		case strings.ContainsRune(except, r):
 			b.WriteRune(r)
-		case tells(r) || r == '\n' || r == '\t':
+		case short[r] != "":
+			b.WriteString(short[r])
+		case tells(r):
 			fmt.Fprintf(&b, `\u%04x`, r)
 		default:
 			b.WriteString(text[at : at+size])
@@ -78,5 +83,16 @@ func spelt(text, except string) string {
 	return b.String()
 }
 
-// Cell keeps a text to its cell of a table.
+// Cell keeps a text to its cell of a table, or to its line.
 func Cell(text string) string { return spelt(text, "") }
+
+// Paragraph keeps the lines of a text together: those after the first are indented, so that none
+// looks like one of another text.
+func Paragraph(text string) string {
+	return strings.ReplaceAll(spelt(strings.TrimSpace(text), "\n"), "\n", "\n    ")
+}
+
+// Line writes one line, whatever the names in it are.
+func Line(w io.Writer, format string, args ...any) {
+	fmt.Fprintln(w, Cell(fmt.Sprintf(format, args...)))
+}

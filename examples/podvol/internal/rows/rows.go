@@ -263,7 +263,7 @@ func PrintError(w io.Writer, r Row) error {
 	if r.Error == "" || r.Quiet {
 		return nil
 	}
-	_, err := fmt.Fprintf(w, "  %s: %s\n", plaintext.Cell(strings.TrimSpace(r.Pod+" "+r.Volume)), strings.ReplaceAll(strings.TrimSpace(r.Error), "\n", "\n    "))
+	_, err := fmt.Fprintf(w, "  %s: %s\n", plaintext.Cell(strings.TrimSpace(r.Pod+" "+r.Volume)), plaintext.Paragraph(r.Error))
 	return err
 }
 

@@ -113,7 +113,7 @@ func sentence(message string, attrs []slog.Attr) string {
 	if about != "" {
 		b.WriteString(plaintext.Cell(about) + ": ")
 	}
-	b.WriteString(strings.ReplaceAll(strings.TrimSpace(message+cause+advice), "\n", "\n    "))
+	b.WriteString(plaintext.Paragraph(message + cause + advice))
 	if len(rest) > 0 {
 		fmt.Fprintf(&b, " (%s)", strings.Join(rest, ", "))
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
 	"github.com/podvol/podvol/examples/podvol/internal/live"
 	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
+	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
 	"github.com/podvol/podvol/mount/table"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -109,10 +110,10 @@ func (s Surroundings) print(ctx context.Context, rootDir, output string) error {
 		return err
 	}
 	if len(all) == 0 {
-		fmt.Fprintf(s.Err, "No volumes below %s.\n", rootDir)
+		plaintext.Line(s.Err, "No volumes below %s.", rootDir)
 	}
 	if output == "table" || output == "wide" {
-		fmt.Fprintf(s.Err, "Known by %s.\n", nodeserver.KnownBy(unanswered))
+		plaintext.Line(s.Err, "Known by %s.", nodeserver.KnownBy(unanswered))
 	}
 	err = errors.Join(unreadable, s.Check(rootDir))
 	if err == nil && failed {
