@@ -383,3 +383,20 @@ func TestWithoutOpenat2(t *testing.T) {
 		}
 	}
 }
+
+// A kernel that begins a path anew after a rename counts the links of both ways.
+func TestAKernelThatCountsLinksTwice(t *testing.T) {
+	root := newVolume(t)
+	touch(t, root, "file")
+	link(t, root, "link", "file")
+	link(t, root, "loop", "loop")
+	k := system()
+	k.openat2 = func(int, string, *unix.OpenHow) (int, error) { return -1, unix.ELOOP }
+	got, err := k.open(root, "link")
+	must(t, err)
+	sameAs(t, got, in(root, "file"))
+	got.Close()
+	if _, err := k.open(root, "loop"); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("a loop: %v", err)
+	}
+}

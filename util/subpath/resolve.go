@@ -31,9 +31,11 @@ func (k kernel) resolve(at place) (int, error) {
 			continue
 		case errors.Is(err, unix.ENOENT):
 			return -1, at.failed("openat2", err)
-		case errors.Is(err, unix.EXDEV), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
+		case errors.Is(err, unix.EXDEV), errors.Is(err, unix.ENOTDIR):
 			return -1, k.explain(at, err)
 		}
+		// ELOOP: the kernel begins anew where something was renamed meanwhile, and
+		// counts the links of both ways. Or one was magic, which the walk refuses too.
 		// ENOSYS: before Linux 5.6. EPERM: the filter of an older container
 		// runtime. EACCES: perhaps only fs.protected_symlinks, which keeps
 		// others' links in a directory like /tmp from being followed; as the
@@ -66,17 +68,14 @@ func (k kernel) explain(p place, refusal error) error {
 	if err == nil {
 		unix.Close(fd)
 	}
-	if escape, ok := errors.AsType[*EscapeError](err); ok && !errors.Is(refusal, unix.ENOTDIR) { // ELOOP: a magic link
+	if escape, ok := errors.AsType[*EscapeError](err); ok && errors.Is(refusal, unix.EXDEV) {
 		return escape
 	}
 	if file, ok := errors.AsType[*NotDirectoryError](err); ok && errors.Is(refusal, unix.ENOTDIR) {
 		return file
 	}
-	switch {
-	case errors.Is(refusal, unix.EXDEV):
+	if errors.Is(refusal, unix.EXDEV) {
 		return &EscapeError{Volume: p.volume, Path: p.path}
-	case errors.Is(refusal, unix.ENOTDIR):
-		return &NotDirectoryError{Volume: p.volume, Path: p.path}
 	}
-	return p.failed("openat2", refusal)
+	return &NotDirectoryError{Volume: p.volume, Path: p.path}
 }
