@@ -146,10 +146,10 @@ func rootCommand(s streams) *cobra.Command {
 	root.SetErr(s.err)
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(mountCommand(s), unmountCommand(s), fsckCommand(s), runCommand(s), renderCommand(s), runNodeCommand(s), pvcCommand(s), pvCommand(s), discoverCommand(s),
-		withoutArgs(status.Command(status.Surroundings{Out: s.out, Err: s.err, Usage: usagef, Reported: errReported, AddRootDir: addRootDir, CheckRootDir: checkRootDir,
+		withoutArgs(status.Command(status.Config{Out: s.out, Err: s.err, Usage: usagef, Reported: errReported, AddRootDir: addRootDir, CheckRootDir: checkRootDir,
 			Warn: func(rootDir string) { warnHidden(s.err, rootDir) }, Check: checkStored})),
-		explain.Command(explain.Surroundings{Out: s.out, Err: s.err, Usage: usagef, AddRootDir: addRootDir, CheckRootDir: checkRootDir}),
-		withoutArgs(version.Command(s.out)), withoutArgs(pluginlist.Command(s.out, ownplugins.Known)), withoutArgs(ownplugins.ListCommand(ownplugins.Surroundings{Out: s.out, Err: s.err, Usage: usagef, Reported: errReported, RootDir: addRootDir})))
+		explain.Command(explain.Config{Out: s.out, Err: s.err, Usage: usagef, AddRootDir: addRootDir, CheckRootDir: checkRootDir}),
+		withoutArgs(version.Command(s.out)), withoutArgs(pluginlist.Command(s.out, ownplugins.Known)), withoutArgs(ownplugins.ListCommand(ownplugins.Config{Out: s.out, Err: s.err, Usage: usagef, Reported: errReported, RootDir: addRootDir})))
 	completion.Flags(root)
 	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {

@@ -27,8 +27,8 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
-// Surroundings are what the command gets of its program.
-type Surroundings struct {
+// Config is what the command gets of its program.
+type Config struct {
 	Out, Err io.Writer
 	// Usage makes the error of a wrong command line.
 	Usage func(format string, args ...any) error
@@ -62,7 +62,7 @@ type Mount struct {
 }
 
 // Command returns podvol explain.
-func Command(s Surroundings) *cobra.Command {
+func Command(s Config) *cobra.Command {
 	var rootDir, output string
 	c := &cobra.Command{
 		Use:        "explain POD[/VOLUME]",
@@ -97,7 +97,7 @@ func Command(s Surroundings) *cobra.Command {
 	return c
 }
 
-func (s Surroundings) explain(ctx context.Context, rootDir, word, output string) error {
+func (s Config) explain(ctx context.Context, rootDir, word, output string) error {
 	k, unreadable := look(ctx, rootDir, table.Kernel(), s.Err)
 	if _, fatal := errors.AsType[*volumemanager.RootError](unreadable); fatal {
 		return unreadable

@@ -27,8 +27,8 @@ import (
 // driverPatience is how long podvol csi waits for one driver.
 const driverPatience = 10 * time.Second
 
-// Surroundings are what a command gets of its program.
-type Surroundings struct {
+// Config is what a command gets of its program.
+type Config struct {
 	Out, Err io.Writer
 	Usage    Usage
 	// Reported is the error of a command that has told its fault.
@@ -39,14 +39,14 @@ type Surroundings struct {
 
 // listCommand is podvol csi.
 type listCommand struct {
-	Surroundings
+	Config
 	Options
 	rootDir, output string
 }
 
 // ListCommand returns the command that lists drivers.
-func ListCommand(s Surroundings) *cobra.Command {
-	l := &listCommand{Surroundings: s}
+func ListCommand(s Config) *cobra.Command {
+	l := &listCommand{Config: s}
 	c := &cobra.Command{
 		Use:   "csi [--csi-driver SOCKET|NAME=SOCKET …] [--csi-registry DIR]",
 		Short: "List CSI drivers, what they can do, and their calls under way",

@@ -24,8 +24,8 @@ import (
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
-// Surroundings are what the command gets of its program.
-type Surroundings struct {
+// Config is what the command gets of its program.
+type Config struct {
 	Out, Err io.Writer
 	// Usage makes the error of a wrong command line.
 	Usage func(format string, args ...any) error
@@ -40,7 +40,7 @@ type Surroundings struct {
 }
 
 // Command returns podvol status.
-func Command(s Surroundings) *cobra.Command {
+func Command(s Config) *cobra.Command {
 	var rootDir, output string
 	var watch bool
 	c := &cobra.Command{
@@ -84,7 +84,7 @@ func Command(s Surroundings) *cobra.Command {
 	return c
 }
 
-func (s Surroundings) print(ctx context.Context, rootDir, output string) error {
+func (s Config) print(ctx context.Context, rootDir, output string) error {
 	s.Warn(rootDir)
 	recorded, unreadable := volumemanager.Inspect(rootDir, table.Kernel())
 	if _, fatal := errors.AsType[*volumemanager.RootError](unreadable); fatal {
