@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"slices"
 	"time"
 
@@ -67,9 +65,6 @@ func Command(s Config) *cobra.Command {
 				return err
 			}
 			if !watch {
-				if _, err := os.Stat(rootDir); c.Flags().Changed("root-dir") && errors.Is(err, fs.ErrNotExist) {
-					return fmt.Errorf("--root-dir: %w", err) // which may be mistyped
-				}
 				return s.print(c.Context(), rootDir, output)
 			}
 			if !slices.Contains(rows.StreamFormats(), output) {
