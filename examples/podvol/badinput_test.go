@@ -93,7 +93,9 @@ func TestNamesStayInTheirLines(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "a\nfaked")
 	for _, args := range [][]string{{"mount", "-f", "no\nfaked"}, {"mount", "--x\nfaked"}, {"explain", "a\nfaked", "--root-dir", root}, {"status", "--root-dir", root},
 		{"fsck", "--root-dir", root}, {"unmount", "--all", "--root-dir", root}, {"unmount", "--pod", "a/b\nfaked", "--root-dir", t.TempDir()}, {"x\nfaked"}} {
-		if _, _, errOut := podvol(t, "", args...); strings.Contains(errOut, "\nfaked") || !strings.Contains(errOut, "faked") {
+		_, _, errOut := podvol(t, "", args...)
+		refused := args[0] == "unmount" && os.Geteuid() != 0 // before the names are read
+		if strings.Contains(errOut, "\nfaked") || !strings.Contains(errOut, "faked") && !refused {
 			t.Errorf("%q: %s", args, errOut)
 		}
 	}

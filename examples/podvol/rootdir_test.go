@@ -110,7 +110,7 @@ func giveAway(t *testing.T, paths ...string) {
 
 func TestStatusOfARootThatIsNotThere(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "not", "yet")
-	if _, errOut := mustPodvol(t, exitOK, "status", "--root-dir", missing); !strings.Contains(errOut, "No volumes below "+missing) {
+	if _, errOut := mustPodvol(t, exitOK, "status", "--root-dir", missing); !strings.Contains(errOut, "No volumes: "+missing+" does not exist.") {
 		t.Errorf("it says: %s", errOut)
 	}
 }

@@ -22,7 +22,10 @@ func TestRunNodeOnThisKernel(t *testing.T) {
 		n.put("web.yaml", pod)
 		paths := make(map[string]string)
 		for len(paths) < 5 {
-			r := <-n.rows
+			r, ok := <-n.rows
+			if !ok {
+				t.Fatalf("it ended before all volumes were mounted: %s", n.lastWords())
+			}
 			if r.State == "mounted" {
 				paths[r.Volume] = r.Path
 			}

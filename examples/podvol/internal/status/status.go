@@ -5,8 +5,9 @@ package status
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"slices"
 	"time"
 
@@ -105,7 +106,11 @@ func (s Config) print(ctx context.Context, rootDir, output string) error {
 		return err
 	}
 	if len(all) == 0 {
-		plaintext.Line(s.Err, "No volumes below %s.", rootDir)
+		none := "No volumes below %s."
+		if _, err := os.Lstat(rootDir); errors.Is(err, fs.ErrNotExist) { // it may be mistyped
+			none = "No volumes: %s does not exist."
+		}
+		plaintext.Line(s.Err, none, rootDir)
 	}
 	if output == "table" || output == "wide" {
 		plaintext.Line(s.Err, "Known by %s.", nodeserver.KnownBy(unanswered))
