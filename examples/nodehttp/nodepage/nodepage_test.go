@@ -277,6 +277,7 @@ func TestCrowdCostsLittle(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			s.watch.Notify()
 		}
+		synctest.Wait() // readers wake at the same time
 		if looks := s.looks - before; looks < 9 || looks > 11 {
 			t.Errorf("%d looks in ten seconds", looks)
 		}
