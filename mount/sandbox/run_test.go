@@ -75,9 +75,13 @@ func run(t *testing.T, c sandbox.Config) (seen, int) {
 	return s, code
 }
 
-// look returns the caller's mount table.
+// look returns the mount table of a namespace of the test's own. In the machine's, where
+// the ordinary user is, anybody mounts beside the test, and that user can do nothing.
 func look(t *testing.T) []string {
 	t.Helper()
+	if os.Getenv(ordinaryVar) != "" {
+		return nil
+	}
 	content, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
