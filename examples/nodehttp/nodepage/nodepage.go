@@ -6,10 +6,7 @@
 package nodepage
 
 import (
-	"bytes"
 	"context"
-	"fmt"
-	"html/template"
 	"net/http"
 	"sync"
 	"time"
@@ -62,8 +59,7 @@ const pause = time.Second
 
 // Page is the page of a node. ServeHTTP may be called concurrently.
 type Page struct {
-	config   Config
-	template *template.Template
+	config Config
 
 	mu     sync.Mutex // held during a look at the node, which is one at its memory
 	shared *look      // the last look, while it is young
@@ -83,7 +79,7 @@ type look struct {
 
 // New returns a page.
 func New(config Config) *Page {
-	return &Page{config: config, template: template.Must(template.New("page").Parse(source))}
+	return &Page{config: config}
 }
 
 // ServeHTTP answers with the page. The parameter q is a text that volumes must have, state is
@@ -93,11 +89,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if l == nil {
 		return // the client has gone
 	}
-	var body bytes.Buffer
-	if err := p.template.Execute(&body, newView(p.config.Node, l, r.URL.Query())); err != nil {
-		http.Error(w, fmt.Sprintf("the page cannot be made: %v", err), http.StatusInternalServerError)
-		return
-	}
+	v := newView(p.config.Node, l, r.URL.Query())
 	header := w.Header()
 	header.Set("Content-Type", "text/html; charset=utf-8")
 	header.Set("Content-Security-Policy", policy())
@@ -106,7 +98,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Cross-Origin-Resource-Policy", "same-origin")
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("X-Content-Type-Options", "nosniff")
-	_, _ = body.WriteTo(w) // the client may have gone
+	_, _ = w.Write(v.render()) // the client may have gone
 }
 
 // look returns the state of the node as it is now, or later. It waits where the node has changed

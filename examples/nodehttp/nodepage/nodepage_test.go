@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -78,8 +79,9 @@ func failed(pod, name string, err error) volumemanager.VolumeStatus {
 	return v
 }
 
-// hostile is a text that would be markup, a script or a handler if it were not escaped.
-const hostile = `<img src=x onerror="alert(1)"></script><script>alert(2)</script>'"&{{.Node}}`
+// hostile is a text that would be markup, a script, a handler, an address or a verb of Printf if
+// it were not escaped.
+const hostile = "javascript:alert(0)//<img src=x onerror=\"alert(1)\"></script></style></title><script>alert(2)</script>'\" autofocus onfocus=alert(3) &lt;%s%d<!--{{.Node}}"
 
 // hostileRows have it in every text that others choose.
 func hostileRows() []volumemanager.VolumeStatus {
@@ -108,17 +110,32 @@ func hostileEvents(s *state) {
 func TestNothingOfOthersIsMarkup(t *testing.T) {
 	s := &state{rows: hostileRows()}
 	hostileEvents(s)
-	p := New(Config{Node: hostile, Rows: s.get, Version: s.watch.Version, Events: s.past.All, Damaged: func() error { return errors.New(hostile) }, Drivers: func() []Driver {
-		return []Driver{{Name: hostile, Version: hostile, State: hostile, Error: hostile, Calls: []string{hostile}, Trouble: true, Since: time.Now()}}
-	}})
+	p := New(Config{
+		Node: hostile, Rows: s.get, Version: s.watch.Version, Events: s.past.All, Damaged: func() error { return errors.New(hostile) },
+		Drivers: func() []Driver {
+			return []Driver{{Name: hostile, Version: hostile, State: hostile, Error: hostile, Calls: []string{hostile}, Trouble: true, Since: time.Now()}}
+		},
+		Refused: func() []Refused {
+			return []Refused{{Path: hostile, Reason: hostile + "\n" + hostile, Since: time.Now()}}
+		},
+	})
 	text := get(t, p, "/").Body.String()
-	if n := strings.Count(text, "&lt;img src=x onerror="); n < 30 {
+	if n := strings.Count(text, "&lt;img src=x onerror="); n < 65 {
 		t.Errorf("the text is shown %d times only", n)
 	}
-	asked := get(t, p, "/?q=%3Cimg&state=%22%3E%3Cscript%3E&page=%3Cb%3E").Body.String()
-	for _, page := range []string{text, asked} {
-		if strings.Contains(page, "<img") || strings.Count(page, "<script") != 1 || strings.Count(page, "</script") != 1 || strings.Contains(page, "<b>page") {
+	query := url.QueryEscape(hostile)
+	asked := get(t, p, "/?q="+query+"&state="+query+"&page="+query).Body.String()
+	several := get(t, New(Config{Node: hostile, Version: s.watch.Version, Rows: func() []volumemanager.VolumeStatus {
+		return slices.Repeat(hostileRows(), 3*perPage)
+	}}), "/?page=2&q="+query).Body.String() // leads to others
+	for _, page := range []string{text, asked, several} {
+		if !isBalanced(page) || strings.Count(page, "<script") != 1 || strings.Contains(page, "<img") || strings.Contains(page, "<!--") || strings.Contains(page, "%!") {
 			t.Errorf("it is markup in\n%s", page)
+		}
+		for _, address := range regexp.MustCompile(`href="([^"]*)"`).FindAllStringSubmatch(page, -1) {
+			if !strings.HasPrefix(address[1], "./") && address[1] != "#volumes" {
+				t.Errorf("an address is %s", address[1])
+			}
 		}
 		for _, tag := range regexp.MustCompile(`<[^>]*>`).FindAllString(page, -1) {
 			if regexp.MustCompile(`(?i)\s(on\w+|style|src)\s*=`).MatchString(regexp.MustCompile(`"[^"]*"`).ReplaceAllString(tag, `""`)) {
@@ -126,6 +143,23 @@ func TestNothingOfOthersIsMarkup(t *testing.T) {
 			}
 		}
 	}
+}
+
+// isBalanced reports whether each element of a page has its end, and no other has one.
+func isBalanced(page string) bool {
+	var open []string
+	for _, tag := range regexp.MustCompile(`<(/?)(\w+)( [\w-]+="[^"<>]*")*>`).FindAllStringSubmatch(page, -1) {
+		switch end, name := tag[1] != "", tag[2]; {
+		case name == "meta" || name == "input":
+		case !end:
+			open = append(open, name)
+		case len(open) == 0 || open[len(open)-1] != name:
+			return false
+		default:
+			open = open[:len(open)-1]
+		}
+	}
+	return len(open) == 0
 }
 
 // The policy allows the page's own style and script, and nothing else; the page loads nothing.

@@ -13,9 +13,9 @@ import (
 )
 
 type pod struct {
-	ID, Name, UID, Note string
-	Volumes             []row
-	History             history
+	ID, Name, Note string
+	Volumes        []row
+	History        history
 }
 
 type row struct {
@@ -61,7 +61,7 @@ func pods(rows []volumemanager.VolumeStatus, l *look) []pod {
 	for i, r := range rows {
 		if i == 0 || r.PodUID != of {
 			of = r.PodUID
-			p := pod{ID: "pod-" + string(of), Name: plain(r.Pod.String()), UID: plain(string(of))}
+			p := pod{ID: "pod-" + string(of), Name: plain(r.Pod.String())}
 			if r.Pod.Name == "" {
 				p.Name = "Of no known pod"
 			}

@@ -3,7 +3,6 @@ package nodepage
 import (
 	"cmp"
 	"fmt"
-	"html/template"
 	"net/url"
 	"slices"
 	"strconv"
@@ -26,7 +25,7 @@ const (
 	maxRefused = 20
 )
 
-// view is what the template is given.
+// view is what a page shows.
 type view struct {
 	Node, Query, State         string
 	Summary, Damaged           string
@@ -42,8 +41,6 @@ type view struct {
 	Refused                    []refused
 	MoreRefused                int     // than are listed
 	Others                     history // of what has no volume here
-	Style                      template.CSS
-	Script                     template.JS
 }
 
 // choice is a state that volumes can be selected by.
@@ -56,7 +53,7 @@ type choice struct {
 
 // newView selects what a request asks for.
 func newView(node string, l *look, asked url.Values) view {
-	v := view{Node: plain(node), Query: plain(asked.Get("q")), State: asked.Get("state"), Taken: moment{Machine: l.taken.UTC().Format(time.RFC3339), Clock: l.taken.UTC().Format(time.DateTime)}, All: len(l.rows), Style: template.CSS(style), Script: template.JS(script)}
+	v := view{Node: plain(node), Query: plain(asked.Get("q")), State: asked.Get("state"), Taken: moment{Machine: l.taken.UTC().Format(time.RFC3339), Clock: l.taken.UTC().Format(time.DateTime)}, All: len(l.rows)}
 	if l.damaged != nil {
 		v.Damaged = plain(l.damaged.Error())
 	}

@@ -7,8 +7,6 @@ import (
 )
 
 var (
-	//go:embed page.html
-	source string
 	//go:embed page.css
 	style string
 	//go:embed page.js
