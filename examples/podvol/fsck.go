@@ -105,7 +105,7 @@ func fsck(ctx context.Context, s streams, o fsckOptions) error {
 	if !o.repair {
 		notes, unread := attached.Check(list)
 		for _, note := range notes {
-			plaintext.Line(s.err, "podvol: %s", note)
+			s.say("%s", note)
 		}
 		err := errors.Join(unread, look.check(ctx, config, s.err, list), checkRuns(rootDir, list), checkStored(rootDir))
 		return o.conclude(s, list, errors.Join(err, list.Close(), look.writeBundle(list, err)))

@@ -28,6 +28,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -76,7 +77,14 @@ func (s streams) logger() *slog.Logger { return slog.New(sentences.New(s.err, sl
 func isTerminal(w io.Writer) bool { return table.TerminalWidth(w) > 0 }
 
 // fail says why a command has failed: each of joined errors has a line of its own.
-func (s streams) fail(err error) { fmt.Fprintln(s.err, "podvol:", plaintext.Paragraph(err.Error())) }
+func (s streams) fail(err error) {
+	_ = table.Paragraph(s.err, "", "podvol: "+strings.TrimSpace(err.Error()))
+}
+
+// say writes one sentence, whatever the names in it are.
+func (s streams) say(format string, args ...any) {
+	table.Sentence(s.err, "podvol: %s", fmt.Sprintf(format, args...))
+}
 
 // The exit codes.
 const (

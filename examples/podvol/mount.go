@@ -255,7 +255,7 @@ func loadPods(ctx context.Context, s streams, files []string, nodeName, only str
 		return nil, nil, err
 	}
 	for _, skipped := range set.Skipped {
-		plaintext.Line(s.err, "podvol: %s", skipped)
+		s.say("%s", skipped)
 	}
 	pods := set.Pods()
 	if only != "" {

@@ -18,6 +18,7 @@ import (
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/examples/podvol/internal/rehearsal"
 	"github.com/podvol/podvol/examples/podvol/internal/rows"
+	"github.com/podvol/podvol/examples/podvol/internal/table"
 	"github.com/podvol/podvol/mount/fakemount"
 	"github.com/podvol/podvol/util/removetree"
 	"github.com/podvol/podvol/volume"
@@ -104,7 +105,7 @@ func (p *place) printCommands(w io.Writer) {
 	for _, call := range calls {
 		commands = append(commands, call.String())
 	}
-	fmt.Fprintln(w, "Nothing was mounted. These commands would run, beside directories and files made below the root directory:")
+	table.Sentence(w, "Nothing was mounted. These commands would run, beside directories and files made below the root directory:")
 	for _, c := range commands {
 		plaintext.Line(w, "  %s", p.rename(c))
 	}

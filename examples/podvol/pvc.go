@@ -16,6 +16,7 @@ import (
 	"github.com/podvol/podvol/examples/podvol/internal/completion"
 	"github.com/podvol/podvol/examples/podvol/internal/kubectlget"
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
+	"github.com/podvol/podvol/examples/podvol/internal/table"
 )
 
 // pvcOptions are the flags of podvol pvc.
@@ -134,7 +135,7 @@ func (o pvcOptions) noneFound(all int) string {
 
 // printNote prints what no column has about an object, below the table.
 func printNote(w io.Writer, name, text string) {
-	fmt.Fprintf(w, "  %s: %s\n", plaintext.Cell(name), plaintext.Paragraph(text))
+	_ = table.Paragraph(w, "  ", plaintext.Cell(name)+": "+strings.TrimSpace(text))
 }
 
 func nameOfClaim(claim *v1.PersistentVolumeClaim) types.NamespacedName {

@@ -209,7 +209,7 @@ func (j *job) run(ctx context.Context, s streams, o runOptions, root *runroot.Ro
 	}
 	// Signals are the run's from here on: that which ends the set-up must not end the tear-down, too.
 	if code, err = r.Do(context.WithoutCancel(ctx)); errors.Is(err, errReported) {
-		err = reportedAlso(s.err, besides(err, errReported))
+		err = reportedAlso(s, besides(err, errReported))
 	}
 	return code, err
 }

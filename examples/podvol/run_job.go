@@ -9,7 +9,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
 	"github.com/podvol/podvol/volume/objects/manifest"
 	"github.com/podvol/podvol/volume/podrun"
 )
@@ -33,10 +32,10 @@ func newJob(ctx context.Context, s streams, o runOptions, set *manifest.Set, pod
 		return nil, err
 	}
 	if fields := program.NotHonoured; len(fields) > 0 {
-		plaintext.Line(s.err, "podvol: container %q asks for what podvol run does not do: %s", container.Name, strings.Join(fields, ", "))
+		s.say("container %q asks for what podvol run does not do: %s", container.Name, strings.Join(fields, ", "))
 	}
 	for _, skipped := range program.Skipped {
-		plaintext.Line(s.err, "podvol: %s", skipped)
+		s.say("%s", skipped)
 	}
 	if errors.Is(err, podrun.ErrNoCommand) {
 		return nil, usagef("say what to run after --: container %q has no command of its own (it is in its image, which podvol does not look at)", container.Name)

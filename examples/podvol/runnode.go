@@ -150,7 +150,7 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 		}
 		defer func() {
 			if err := trace.Close(); err != nil {
-				fmt.Fprintln(s.err, "podvol:", plaintext.Paragraph(err.Error())) // which fails no volume
+				s.fail(err) // which fails no volume
 			}
 		}()
 		config.Tracer = trace
@@ -215,7 +215,7 @@ func (o *runNodeOptions) agent(ctx context.Context, where *place, s streams, out
 		Adopt: o.adopt, ClaimPlugins: append(own, o.cleaner...), VolumeDirs: o.volumeDirs, Disks: o.disks,
 		UnmountOnExit: o.unmountOnExit, UnmountTimeout: kubeletPodWait, Manager: "podvol run-node " + o.dir,
 		Events: loggedEvents{log, where.rename}, ClaimEvents: storageEvents{log, where.rename}, Logger: log,
-		Notice: func(text string) { plaintext.Line(s.err, "podvol: %s", text) }, Status: out.Print,
+		Notice: func(text string) { s.say("%s", text) }, Status: out.Print,
 		Hints: nodeagent.Hints{Accept: "--accept-manifests", Adopt: "--adopt", Restart: "start run-node again", Delete: deleteCommand},
 	}, nil
 }

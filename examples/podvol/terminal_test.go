@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -98,20 +99,12 @@ func TestNoCommandTellsTheTerminalWhatNamesSay(t *testing.T) {
 func TestTablesFitTheTerminal(t *testing.T) {
 	pod := strings.Repeat("a-long-name-", 5) + "0"
 	file := manifestFile(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: "+pod+", namespace: shop}\nspec:\n  containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}, {name: w, mountPath: /w}]}]\n  volumes: [{name: v, emptyDir: {}}, {name: w, nfs: {server: 10.0.0.1, path: /exports/"+strings.Repeat("容量", 20)+"}}]\n")
-	shown := func(format string) (lines []string) {
-		typist, program := terminal.Open(t)
-		terminal.Resize(t, program, 80)
-		read := make(chan string, 1)
-		go func() {
-			text, _ := io.ReadAll(typist) // it ends with an error once the program's side is closed
-			read <- string(text)
-		}()
-		code := run(t.Context(), []string{"mount", "--fake", "-f", file, "-o", format}, streams{in: strings.NewReader(""), out: program, err: io.Discard})
-		must(t, program.Close())
-		if code != exitOK {
-			t.Errorf("-o %s: exit code %d", format, code)
-		}
-		return strings.Split(strings.TrimSpace(<-read), "\r\n")
+	shown := func(format string) []string {
+		return at80Columns(t, func(program *os.File) {
+			if code := run(t.Context(), []string{"mount", "--fake", "-f", file, "-o", format}, streams{in: strings.NewReader(""), out: program, err: io.Discard}); code != exitOK {
+				t.Errorf("-o %s: exit code %d", format, code)
+			}
+		})
 	}
 	lines := shown("table")
 	if len(lines) != 3 || strings.Fields(lines[0])[3] != "SOURCE" {
@@ -131,4 +124,50 @@ func TestTablesFitTheTerminal(t *testing.T) {
 			t.Errorf("something is not whole:\n%s", text)
 		}
 	}
+}
+
+// at80Columns returns the lines that something prints at a terminal of 80 columns.
+func at80Columns(t *testing.T, print func(program *os.File)) []string {
+	typist, program := terminal.Open(t)
+	terminal.Resize(t, program, 80)
+	read := make(chan string, 1)
+	go func() {
+		text, _ := io.ReadAll(typist) // it ends with an error once the program's side is closed
+		read <- string(text)
+	}()
+	print(program)
+	must(t, program.Close())
+	return strings.Split(strings.TrimSpace(<-read), "\r\n")
+}
+
+// A warning, a reason and an error go on below themselves; a pipe gets each in one line.
+func TestSentencesFitTheTerminal(t *testing.T) {
+	nstest.Parallel(t)
+	nstest.Run(t, func(t *testing.T) {
+		root := filepath.Join(t.TempDir(), "root")
+		pod := "apiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: shop}\nspec: {containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}], volumes: [{name: v, %s}]}\n"
+		file := manifestFile(t, fmt.Sprintf(pod, "limited", "emptyDir: {sizeLimit: 1Gi}"))
+		claimed := manifestFile(t, fmt.Sprintf(pod, "a", "persistentVolumeClaim: {claimName: d}")+"---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: d, namespace: shop}\nspec: {accessModes: [ReadWriteOnce], storageClassName: fast, resources: {requests: {storage: 1Gi}}}\n")
+		mustPodvol(t, exitFailed, "mount", "--root-dir", root, "-f", claimed, "--timeout", "10s")
+		for sentence, args := range map[string][]string{
+			"is not enforced:":    {"mount", "--fake", "-f", file},
+			"the claim is not":    {"pvc", "-A", "--root-dir", root},
+			"the manifests have": {"mount", "--fake", "-f", file, "--pod", "shop/" + strings.Repeat("no-such-", 10)},
+		} {
+			lines := at80Columns(t, func(program *os.File) {
+				run(t.Context(), args, streams{in: strings.NewReader(""), out: program, err: program})
+			})
+			if !strings.Contains(strings.Join(lines, " "), sentence) {
+				t.Errorf("%v: no sentence %q in %q", args, sentence, lines)
+			}
+			for i, line := range lines {
+				if table.Width(line) > 80 && strings.Contains(strings.TrimSpace(line), " ") {
+					t.Errorf("%v: line %d has %d columns: %s", args, i, table.Width(line), line)
+				}
+			}
+			if _, out, errOut := podvol(t, "", args...); strings.Contains(out+errOut, "\n    ") {
+				t.Errorf("%v: a pipe gets broken lines:\n%s%s", args, out, errOut)
+			}
+		}
+	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"slices"
@@ -160,13 +159,13 @@ func unmountSelected(ctx context.Context, s streams, o unmountOptions, rootDir s
 	}
 	gone := deleteEphemeral(ctx, s, o, rootDir, selected)
 	for _, text := range absent {
-		plaintext.Line(s.err, "podvol: %s", text)
+		s.say("%s", text)
 	}
 	if len(absent) > 0 || len(volumes) == 0 && !o.all {
 		tellMounted(s.err, rootDir, slices.DeleteFunc(mounted, func(v volumemanager.VolumeStatus) bool { return !selected.leaves(v) }))
 	}
 	if printed.Failed || len(absent) > 0 {
-		return reportedAlso(s.err, gone)
+		return reportedAlso(s, gone)
 	}
 	if o.all && o.nodeName == "" {
 		return errors.Join(gone, leftAlone(rootDir))
@@ -197,9 +196,9 @@ func deleteEphemeral(ctx context.Context, s streams, o unmountOptions, rootDir s
 }
 
 // reportedAlso prints an error beside those that are printed already.
-func reportedAlso(w io.Writer, err error) error {
+func reportedAlso(s streams, err error) error {
 	if err != nil {
-		fmt.Fprintln(w, "podvol:", plaintext.Paragraph(err.Error()))
+		s.fail(err)
 	}
 	return errReported
 }

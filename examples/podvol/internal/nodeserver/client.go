@@ -17,7 +17,7 @@ import (
 
 	"github.com/podvol/podvol/examples/nodehttp"
 	"github.com/podvol/podvol/examples/nodehttp/nodeevents"
-	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
+	"github.com/podvol/podvol/examples/podvol/internal/table"
 	"github.com/podvol/podvol/volume"
 	"github.com/podvol/podvol/volume/nodeagent/manifestdir"
 	"github.com/podvol/podvol/volume/volumemanager"
@@ -140,7 +140,7 @@ func VolumesOr(ctx context.Context, rootDir string, recorded []volumemanager.Vol
 	case ctx.Err() != nil:
 		return nil, nil, context.Cause(ctx)
 	case !errors.Is(unanswered, ErrNoNode):
-		plaintext.Line(warnings, "podvol: %v; so this is by the records", unanswered)
+		table.Sentence(warnings, "podvol: %v; so this is by the records", unanswered)
 	}
 	rows, err = VolumesOf(recorded)
 	return rows, unanswered, err

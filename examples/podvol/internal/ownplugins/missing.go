@@ -5,7 +5,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
+	"github.com/podvol/podvol/examples/podvol/internal/table"
 	"github.com/podvol/podvol/volume/plugins/csi"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
@@ -40,6 +40,6 @@ func (o *Options) Missing(volumes []volumemanager.VolumeStatus) (m Missing) {
 // Tell prints the sentences to where errors go.
 func (m Missing) Tell(w io.Writer) {
 	for _, sentence := range m.Sentences {
-		plaintext.Line(w, "podvol: %s", sentence)
+		table.Sentence(w, "podvol: %s", sentence)
 	}
 }

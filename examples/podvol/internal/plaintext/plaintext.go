@@ -86,13 +86,7 @@ func spelt(text, except string) string {
 // Cell keeps a text to its cell of a table, or to its line.
 func Cell(text string) string { return spelt(text, "") }
 
-// Paragraph keeps the lines of a text together: those after the first are indented, so that none
-// looks like one of another text.
-func Paragraph(text string) string {
-	return strings.ReplaceAll(spelt(strings.TrimSpace(text), "\n"), "\n", "\n    ")
-}
-
-// Line writes one line, whatever the names in it are.
+// Line writes one line, whatever the names in it are, such as a command to copy.
 func Line(w io.Writer, format string, args ...any) {
 	fmt.Fprintln(w, Cell(fmt.Sprintf(format, args...)))
 }

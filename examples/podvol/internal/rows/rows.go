@@ -111,18 +111,13 @@ type tablePrinter struct {
 	table *table.Table
 	wide  bool
 	err   io.Writer
-	// below is the width of the terminal that has rows and errors, so that an error is below its
-	// row; 0: they are told apart.
-	below int
+	below bool // an error is below its row: both are at a terminal
 }
 
 // newTable makes room for what most rows need, since they come one by one.
 func newTable(wide bool, out, errOut io.Writer) *tablePrinter {
 	columns := []table.Column{{Head: "POD", Min: 13}, {Head: "VOLUME", Min: 10}, {Head: "STATE", Whole: true, Min: 9}, {Head: "SOURCE"}}
-	below := 0
-	if table.TerminalWidth(out) > 0 {
-		below = table.TerminalWidth(errOut)
-	}
+	below := table.TerminalWidth(out) > 0 && table.TerminalWidth(errOut) > 0
 	if !wide {
 		return &tablePrinter{table.New(out, columns...), false, errOut, below}
 	}
@@ -170,11 +165,10 @@ func (p *tablePrinter) Add(rows ...Row) error {
 
 // printError names pod and volume where the row is elsewhere.
 func (p *tablePrinter) printError(r Row) error {
-	if p.below == 0 || r.Error == "" || r.Quiet {
+	if !p.below || r.Error == "" || r.Quiet {
 		return PrintError(p.err, r)
 	}
-	_, err := fmt.Fprintf(p.err, "  %s\n", strings.Join(table.Wrap(r.Error, p.below-4), "\n    "))
-	return err
+	return table.Paragraph(p.err, "  ", r.Error)
 }
 
 // Close implements Printer.
@@ -263,8 +257,7 @@ func PrintError(w io.Writer, r Row) error {
 	if r.Error == "" || r.Quiet {
 		return nil
 	}
-	_, err := fmt.Fprintf(w, "  %s: %s\n", plaintext.Cell(strings.TrimSpace(r.Pod+" "+r.Volume)), plaintext.Paragraph(r.Error))
-	return err
+	return table.Paragraph(w, "  ", plaintext.Cell(strings.TrimSpace(r.Pod+" "+r.Volume))+": "+strings.TrimSpace(r.Error))
 }
 
 func shortDuration(d time.Duration) string {

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/podvol/podvol/examples/podvol/internal/plaintext"
+	"github.com/podvol/podvol/examples/podvol/internal/table"
 )
 
 // Number is so many of something.
@@ -82,8 +83,7 @@ func (h *Handler) Handle(_ context.Context, r slog.Record) error {
 		return nil
 	}
 	h.said.text = text
-	_, err := io.WriteString(h.out, text)
-	return err
+	return table.Paragraph(h.out, "", text)
 }
 
 // sentence is "podvol: SUBJECT: MESSAGE: ERROR; ADVICE (KEY VALUE, …)".
@@ -113,11 +113,11 @@ func sentence(message string, attrs []slog.Attr) string {
 	if about != "" {
 		b.WriteString(plaintext.Cell(about) + ": ")
 	}
-	b.WriteString(plaintext.Paragraph(message + cause + advice))
+	b.WriteString(strings.TrimSpace(message + cause + advice))
 	if len(rest) > 0 {
 		fmt.Fprintf(&b, " (%s)", strings.Join(rest, ", "))
 	}
-	return b.String() + "\n"
+	return b.String()
 }
 
 func join(a, b string) string {

@@ -1,6 +1,7 @@
 package table
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -89,6 +90,18 @@ func Cut(text string, columns int) string {
 		}
 	}
 	return text
+}
+
+// Paragraph writes a text whose first line is indented as told, and the others by four spaces, so
+// that none looks like one of another text. At a terminal no line is wider than that.
+func Paragraph(w io.Writer, indent, text string) error {
+	_, err := fmt.Fprintf(w, "%s%s\n", indent, strings.Join(Wrap(text, TerminalWidth(w)-4), "\n    "))
+	return err
+}
+
+// Sentence writes what is one paragraph, whatever the names in it are. Nothing depends on it.
+func Sentence(w io.Writer, format string, args ...any) {
+	_ = Paragraph(w, "", plaintext.Cell(fmt.Sprintf(format, args...)))
 }
 
 // least is the width below which lines are not broken: a terminal breaks them better.
