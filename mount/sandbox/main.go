@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"encoding/gob"
 	"encoding/json"
 	"errors"
 	"os"
@@ -34,8 +33,8 @@ func isChild() bool { return len(os.Args) == 1 && os.Args[0] == childName }
 // child is the child's whole life, if it does not become the program.
 func child() int {
 	orders, answers := os.NewFile(orderFD, "order"), json.NewEncoder(os.NewFile(answerFD, "answer"))
-	var o order
-	if err := gob.NewDecoder(orders).Decode(&o); err != nil {
+	o, err := receiveOrder(orders)
+	if err != nil {
 		return 125 // the parent has died, or knows by itself
 	}
 	failure := closeOnExec()

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"encoding/gob"
 	"errors"
 	"os"
 	"os/exec"
@@ -264,7 +263,7 @@ func (l *launch) begin(ctx context.Context) error {
 		}
 	}
 	// A child that has died gives EPIPE; what it says counts.
-	_ = gob.NewEncoder(l.orders).Encode(l.order)
+	_ = l.order.send(l.orders)
 	executes, failure := readAnswer(l.answers)
 	switch {
 	case !spare(): // also if it has just begun

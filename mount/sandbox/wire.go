@@ -21,8 +21,7 @@ const (
 	firstFD  = 5 // the copies of idmapped mounts
 )
 
-// order is what the parent tells the child, by gob: paths and variables are
-// bytes, not Unicode.
+// order is what the parent tells the child.
 type order struct {
 	Args, Env         []string
 	Dir, Root         string
@@ -41,6 +40,52 @@ type order struct {
 type orderedMount struct {
 	Mount
 	Tree int
+}
+
+// sentOrder is an order on its way by JSON. JSON's strings are Unicode, but paths,
+// arguments and variables are any bytes: the fields here hide the order's.
+type sentOrder struct {
+	order
+	Args, Env [][]byte
+	Dir, Root []byte
+	Mounts    []sentMount
+}
+
+// sentMount is one of its mounts.
+type sentMount struct {
+	orderedMount
+	Volume, Source, Destination []byte
+}
+
+func (o *order) send(to io.Writer) error {
+	sent := sentOrder{order: *o, Args: converted[[]byte](o.Args), Env: converted[[]byte](o.Env), Dir: []byte(o.Dir), Root: []byte(o.Root)}
+	for _, m := range o.Mounts {
+		sent.Mounts = append(sent.Mounts, sentMount{m, []byte(m.Volume), []byte(m.Source), []byte(m.Destination)})
+	}
+	return json.NewEncoder(to).Encode(sent)
+}
+
+func receiveOrder(from io.Reader) (*order, error) {
+	var sent sentOrder
+	if err := json.NewDecoder(from).Decode(&sent); err != nil {
+		return nil, err
+	}
+	o := &sent.order
+	o.Args, o.Env, o.Dir, o.Root = converted[string](sent.Args), converted[string](sent.Env), string(sent.Dir), string(sent.Root)
+	for _, m := range sent.Mounts {
+		m.orderedMount.Volume, m.orderedMount.Source, m.orderedMount.Destination = string(m.Volume), string(m.Source), string(m.Destination)
+		o.Mounts = append(o.Mounts, m.orderedMount)
+	}
+	return o, nil
+}
+
+// converted are the same texts of another type.
+func converted[To, From string | []byte](texts []From) []To {
+	var all []To
+	for _, text := range texts {
+		all = append(all, To(text))
+	}
+	return all
 }
 
 // answer is one line from the child: that it executes the program now, and then
