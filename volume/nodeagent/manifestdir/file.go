@@ -150,34 +150,14 @@ var errBeingWritten = errors.New("it is being written")
 //   - Leases are not available on network file systems and for another user's
 //     file. Such a file is read as it is.
 func readWhole(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe must not block
+	f, err := manifest.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("it is %s; a manifest must be a regular file", kindOf(info.Mode()))
-	}
 	// The lease ends with the file's last descriptor.
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK); errors.Is(err, unix.EAGAIN) {
 		return nil, errBeingWritten
 	}
 	return io.ReadAll(io.LimitReader(f, manifest.MaxFileBytes+1))
-}
-
-// kindOf names what is no regular file.
-func kindOf(mode fs.FileMode) string {
-	switch {
-	case mode.IsDir():
-		return "a link to a directory"
-	case mode&fs.ModeNamedPipe != 0:
-		return "a named pipe"
-	case mode&fs.ModeDevice != 0:
-		return "a device"
-	}
-	return "no file"
 }

@@ -1,12 +1,15 @@
 package manifestdir
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/podvol/podvol/volume/objects/manifest"
 )
 
 func TestRefused(t *testing.T) {
@@ -52,15 +55,23 @@ func TestWhatIsNoFileIsRefused(t *testing.T) {
 	must(t, unix.Mkfifo(filepath.Join(dir, "a.yaml"), 0o600))
 	must(t, os.Symlink("/dev/zero", filepath.Join(dir, "b.yaml")))
 	must(t, os.Mkdir(filepath.Join(dir, "c.yaml"), 0o700)) // as package manifest leaves it out
+	socket, err := net.Listen("unix", filepath.Join(dir, "d.json"))
+	must(t, err)
+	defer socket.Close()
+	must(t, os.Symlink("c.yaml", filepath.Join(dir, "e.yml")))
 	d := New(Config{Dir: dir, KnownFile: filepath.Join(t.TempDir(), "known")})
 	d.Scan()
 	refused := d.Refused()
-	if len(refused) != 2 {
+	if len(refused) != 4 {
 		t.Fatalf("refused: %+v", refused)
 	}
-	for i, want := range []string{"a.yaml: it is a named pipe; ", "b.yaml: it is a device; "} {
+	_, err = manifest.Load(dir)
+	for i, want := range []string{"a.yaml: it is a named pipe; ", "b.yaml: it is a device; ", "d.json: it is a socket; ", "e.yml: it is a link to a directory; "} {
 		if !strings.Contains(refused[i].Reason, want) {
 			t.Errorf("%q has not %q", refused[i].Reason, want)
+		}
+		if err == nil || !strings.Contains(err.Error(), refused[i].Reason) {
+			t.Errorf("a command that loads them says %v, and not %q", err, refused[i].Reason)
 		}
 	}
 }

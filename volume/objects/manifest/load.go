@@ -79,7 +79,8 @@ func (s *Set) Objects(ctx context.Context) ([]metav1.Object, error) {
 func Load(paths ...string) (*Set, error) { return Loader{}.Load(paths...) }
 
 // Load reads files, directories and standard input ("-"). Of a directory it reads
-// the .yaml, .yml and .json files in order of name, but no subdirectories.
+// the .yaml, .yml and .json files in order of name, but no subdirectories. A pipe,
+// a socket or a device of such a name is a fault.
 //
 //   - A namespace defaults to "default".
 //   - An object without metadata.uid gets one. It is made from kind, namespace

@@ -2,12 +2,14 @@ package manifest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"unicode/utf8"
 )
 
@@ -67,8 +69,7 @@ func (l Loader) readPath(path string) ([]file, []error) {
 	return readFile(path, f)
 }
 
-// readDir reads the manifests of a directory. It leaves out subdirectories and
-// everything that is no file, such as a pipe without a writer.
+// readDir reads the manifests of a directory. It leaves out subdirectories.
 func (l Loader) readDir(dir string) (files []file, faults []error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -76,17 +77,62 @@ func (l Loader) readDir(dir string) (files []file, faults []error) {
 	}
 	none := true
 	for _, entry := range entries { // in order of their names
-		if entry.Type()&^fs.ModeSymlink != 0 || !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(entry.Name())) {
+		if entry.IsDir() || !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(entry.Name())) {
 			continue
 		}
 		none = false
-		got, err := l.readPath(filepath.Join(dir, entry.Name()))
-		files, faults = append(files, got...), append(faults, err...)
+		path := filepath.Join(dir, entry.Name())
+		f, err := Open(path)
+		if err != nil {
+			faults = append(faults, &Error{File: path, Err: err})
+			continue
+		}
+		got, wrong := readFile(path, f)
+		f.Close()
+		files, faults = append(files, got...), append(faults, wrong...)
 	}
 	if none {
 		return nil, []error{&Error{File: dir, Err: fmt.Errorf("%w: the directory has no .yaml, .yml or .json file", ErrEmpty)}}
 	}
 	return files, faults
+}
+
+// Open opens a manifest that a directory has. What is no regular file is an error that names its
+// kind. It waits for no writer of a pipe.
+func Open(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.ENXIO) { // of a socket, and of a device that is not there
+		if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+			return nil, notRegular(info.Mode())
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = notRegular(info.Mode())
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func notRegular(mode fs.FileMode) error {
+	kind := "no file"
+	switch {
+	case mode.IsDir():
+		kind = "a link to a directory"
+	case mode&fs.ModeNamedPipe != 0:
+		kind = "a named pipe"
+	case mode&fs.ModeSocket != 0:
+		kind = "a socket"
+	case mode&fs.ModeDevice != 0:
+		kind = "a device"
+	}
+	return fmt.Errorf("it is %s; a manifest must be a regular file", kind)
 }
 
 func readFile(name string, r io.Reader) ([]file, []error) {
