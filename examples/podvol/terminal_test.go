@@ -150,8 +150,8 @@ func TestSentencesFitTheTerminal(t *testing.T) {
 		claimed := manifestFile(t, fmt.Sprintf(pod, "a", "persistentVolumeClaim: {claimName: d}")+"---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: d, namespace: shop}\nspec: {accessModes: [ReadWriteOnce], storageClassName: fast, resources: {requests: {storage: 1Gi}}}\n")
 		mustPodvol(t, exitFailed, "mount", "--root-dir", root, "-f", claimed, "--timeout", "10s")
 		for sentence, args := range map[string][]string{
-			"is not enforced:":    {"mount", "--fake", "-f", file},
-			"the claim is not":    {"pvc", "-A", "--root-dir", root},
+			"is not enforced:":   {"mount", "--fake", "-f", file},
+			"the claim is not":   {"pvc", "-A", "--root-dir", root},
 			"the manifests have": {"mount", "--fake", "-f", file, "--pod", "shop/" + strings.Repeat("no-such-", 10)},
 		} {
 			lines := at80Columns(t, func(program *os.File) {
