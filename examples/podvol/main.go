@@ -156,7 +156,7 @@ func rootCommand(s streams) *cobra.Command {
 	root.AddCommand(mountCommand(s), unmountCommand(s), fsckCommand(s), runCommand(s), renderCommand(s), runNodeCommand(s), pvcCommand(s), pvCommand(s), discoverCommand(s),
 		withoutArgs(status.Command(status.Config{Out: s.out, Err: s.err, Usage: usagef, Reported: errReported, AddRootDir: addRootDir, CheckRootDir: checkRootDir,
 			Warn: func(rootDir string) { warnHidden(s.err, rootDir) }, Check: checkStored})),
-		explain.Command(explain.Config{Out: s.out, Err: s.err, Usage: usagef, AddRootDir: addRootDir, CheckRootDir: checkRootDir}),
+		explain.Command(explain.Config{Out: s.out, Err: s.err, Usage: usagef, Reported: errReported, AddRootDir: addRootDir, CheckRootDir: checkRootDir}),
 		withoutArgs(version.Command(s.out)), withoutArgs(pluginlist.Command(s.out, ownplugins.Known)), withoutArgs(ownplugins.ListCommand(ownplugins.Config{Out: s.out, Err: s.err, Usage: usagef, Reported: errReported, RootDir: addRootDir})))
 	completion.Flags(root)
 	root.InitDefaultCompletionCmd()

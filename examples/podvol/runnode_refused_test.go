@@ -85,8 +85,22 @@ func TestARefusedManifestShows(t *testing.T) {
 		n.put("f.yaml", podNamed("f", "{name: v, emptyDir: {medium: Memory}}"))
 		n.row("v", "mounted")
 		w.until("manifest f.yaml", "no longer refused")
+		mustPodvol(t, exitOK, "explain", "shop/f", "--root-dir", root)
+		n.put("f.yaml", "{ no YAML")
+		w.until("manifest f.yaml", "refused")
+		out, errOut = mustPodvol(t, exitFailed, "explain", "shop/f", "--root-dir", root)
+		if !strings.Contains(out, "Manifest:  its newer version is refused since 2") || !strings.Contains(out, filepath.Join(dir, "f.yaml")+": ") || !strings.Contains(out, "the last good version of f.yaml stays in force") || errOut != "" {
+			t.Errorf("explain prints\n%s%s", out, errOut)
+		}
+		if out, _ := mustPodvol(t, exitFailed, "explain", "shop/f", "-o", "json", "--root-dir", root); !strings.Contains(out, `"path": "`+filepath.Join(dir, "f.yaml")+`"`) {
+			t.Errorf("explain prints\n%s", out)
+		}
+		mustPodvol(t, exitOK, "explain", "shop/ok", "--root-dir", root)
+		n.put("f.yaml", podNamed("f", "{name: v, emptyDir: {medium: Memory}}"))
+		w.until("manifest f.yaml", "no longer refused")
 		w.stop()
 		mustPodvol(t, exitOK, "status", "--root-dir", root)
+		mustPodvol(t, exitOK, "explain", "shop/f", "--root-dir", root)
 		if page := string(get(t, url+"/")); strings.Contains(page, "Manifests that are refused") {
 			t.Errorf("the page is\n%s", page)
 		}

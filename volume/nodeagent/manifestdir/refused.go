@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Refusal is a file that is refused, or a directory that cannot be read.
@@ -16,16 +18,31 @@ type Refusal struct {
 	Reason string
 	// Since is the time of the first refusal after the last good version.
 	Since time.Time
+
+	good *Contents // the last good version; nil: there was none
+}
+
+// Pods returns the UIDs of the pods of the file's last good version, which stays in force, in order.
+// Several goroutines may call it.
+func (r Refusal) Pods() (uids []types.UID) {
+	if r.good == nil {
+		return nil
+	}
+	for _, pod := range r.good.Pods {
+		uids = append(uids, pod.UID)
+	}
+	slices.Sort(uids)
+	return uids
 }
 
 // Refused returns what is refused, in the order of the paths. The caller owns it.
 func (d *Directory) Refused() (all []Refusal) {
 	if d.fault != "" {
-		all = append(all, Refusal{d.dir, d.fault, d.unread})
+		all = append(all, Refusal{Path: d.dir, Reason: d.fault, Since: d.unread})
 	}
 	for _, file := range d.files {
 		if file.fault != "" {
-			all = append(all, Refusal{filepath.Join(d.dir, file.name), file.fault, file.refused})
+			all = append(all, Refusal{filepath.Join(d.dir, file.name), file.fault, file.refused, file.good})
 		}
 	}
 	slices.SortFunc(all, func(a, b Refusal) int { return cmp.Compare(a.Path, b.Path) })

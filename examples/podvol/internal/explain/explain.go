@@ -32,6 +32,8 @@ type Config struct {
 	Out, Err io.Writer
 	// Usage makes the error of a wrong command line.
 	Usage func(format string, args ...any) error
+	// Reported is the error that ends a command whose failures have been printed.
+	Reported error
 	// AddRootDir adds the flag of the root directory, which CheckRootDir completes.
 	AddRootDir   func(*pflag.FlagSet, *string)
 	CheckRootDir func(string) (string, error)
@@ -49,6 +51,8 @@ type Explanation struct {
 	Record string `json:"record"`
 	// AlsoUsedBy are other volumes that show the same data.
 	AlsoUsedBy []string `json:"alsoUsedBy,omitempty"`
+	// Refused is the newer version of the pod's manifest, if run-node refuses it.
+	Refused *nodeserver.RefusedManifest `json:"refused,omitempty"`
 	// Driver is the volume's CSI driver, if run-node knows it, with the calls for this volume alone.
 	Driver *nodeserver.Driver `json:"driver,omitempty"`
 }
@@ -74,8 +78,8 @@ func Command(s Config) *cobra.Command {
 			"It asks the podvol run-node that keeps the root directory, which takes root. Without\n" +
 			"one it reads the records and the mount table. It takes no lock, and never touches a\n" +
 			"volume, so it answers also while a server does not.\n\n" +
-			"Exit code: 0, 1 when there is no such pod or volume or something cannot be read, 2 when\n" +
-			"several pods are meant.",
+			"Exit code: 0, 1 when there is no such pod or volume, the newer version of its manifest\n" +
+			"is refused, or something cannot be read, 2 when several pods are meant.",
 		Example: "  podvol explain shop/web-0\n  podvol explain web-0/data -o yaml",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || strings.Trim(args[0], "/") == "" {
@@ -114,7 +118,11 @@ func (s Config) explain(ctx context.Context, rootDir, word, output string) error
 	for i, v := range chosen {
 		all[i] = k.explain(v)
 	}
-	return errors.Join(show(s.Out, all, k.events, output, time.Now()), unreadable)
+	err = errors.Join(show(s.Out, all, k.events, output, time.Now()), unreadable)
+	if err == nil && all[0].Refused != nil {
+		return s.Reported
+	}
+	return err
 }
 
 func show(out io.Writer, all []Explanation, events []nodeevents.Event, output string, now time.Time) error {
@@ -129,6 +137,7 @@ type knowledge struct {
 	rootDir, knownBy string
 	volumes          []nodeserver.Volume
 	refused          []nodeserver.Volume // manifests
+	manifests        []nodeserver.RefusedManifest
 	recorded         []volumemanager.VolumeStatus
 	drivers          []nodeserver.Driver
 	events           []nodeevents.Event
@@ -147,6 +156,10 @@ func look(ctx context.Context, rootDir string, mounts mount.Table, says io.Write
 	if unanswered == nil {
 		k.drivers, _ = nodeserver.Drivers(ctx, rootDir) // a node may have none
 		k.events, _ = nodeserver.Events(ctx, rootDir)   // nothing else is missed without
+		if len(k.refused) > 0 {
+			k.manifests, err = nodeserver.RefusedManifests(ctx, rootDir)
+			unreadable = errors.Join(unreadable, err)
+		}
 	} else {
 		k.knownBy = nodeserver.ByRecords
 	}
@@ -159,6 +172,12 @@ func look(ctx context.Context, rootDir string, mounts mount.Table, says io.Write
 
 func (k knowledge) explain(v nodeserver.Volume) Explanation {
 	e := Explanation{Volume: v, KnownBy: k.knownBy, Record: k.recordOf(v), AlsoUsedBy: alsoUsing(k.volumes, v), Mount: k.mountAt(v.Path)}
+	for _, m := range k.manifests {
+		if slices.Contains(m.Pods, types.UID(v.PodUID)) {
+			m.Pods = nil
+			e.Refused = &m
+		}
+	}
 	driver, handle, _ := strings.Cut(v.Source, ":")
 	for _, d := range k.drivers {
 		if v.Plugin == "kubernetes.io/csi" && d.Driver == driver {

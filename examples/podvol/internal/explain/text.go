@@ -24,11 +24,20 @@ func textOf(all []Explanation, now time.Time) []fields.Field {
 		{Name: "UID", Text: all[0].PodUID},
 		{Name: "Node", Text: all[0].Node},
 		{Name: "Known by", Text: knownBy},
+		{Name: "Manifest", Text: refusedText(all[0].Refused, now)},
 	}
 	for _, e := range all {
 		text = append(text, fields.Field{Name: "Volume " + e.Volume.Volume, Of: e.fields(now)})
 	}
 	return text
+}
+
+// refusedText says why the newer version of a manifest is refused.
+func refusedText(m *nodeserver.RefusedManifest, now time.Time) string {
+	if m == nil {
+		return ""
+	}
+	return fmt.Sprintf("its newer version is refused since %s: %s", fields.Since(m.Since, now), m.Reason)
 }
 
 func (e Explanation) fields(now time.Time) []fields.Field {

@@ -1,9 +1,11 @@
 package nodeserver
 
 import (
+	"context"
 	"errors"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -54,9 +56,32 @@ func (v *Views) refusedRows() (rows []volumemanager.VolumeStatus) {
 // refusedShown are the refused manifests as the page for people shows them.
 func (v *Views) refusedShown() (all []nodepage.Refused) {
 	for _, r := range v.refused() {
-		all = append(all, nodepage.Refused(r))
+		all = append(all, nodepage.Refused{Path: r.Path, Reason: r.Reason, Since: r.Since})
 	}
 	return all
+}
+
+// RefusedManifest is a refused manifest as the node tells of it to explain.
+type RefusedManifest struct {
+	Path   string    `json:"path"`
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since"`
+	// Pods are the UIDs of the pods of the last good version, which stays in force.
+	Pods []types.UID `json:"pods,omitempty"`
+}
+
+// refusedManifests are the refused manifests with their pods.
+func (v *Views) refusedManifests() []RefusedManifest {
+	all := []RefusedManifest{}
+	for _, r := range v.refused() {
+		all = append(all, RefusedManifest{r.Path, cut(r.Reason), r.Since, r.Pods()})
+	}
+	return all
+}
+
+// RefusedManifests asks the podvol run-node that keeps a root directory for its refused manifests.
+func RefusedManifests(ctx context.Context, rootDir string) ([]RefusedManifest, error) {
+	return fetch[RefusedManifest](ctx, rootDir, refusedPath)
 }
 
 func cut(text string) string {

@@ -43,6 +43,7 @@ const (
 	driversPath = "/drivers"
 	eventsPath  = "/events"
 	watchPath   = "/watch"
+	refusedPath = "/refused" // of the socket alone
 )
 
 // Views are what a node shows to others. [Views.Observe] comes before the agent's start, Serve
@@ -132,7 +133,8 @@ func (v *Views) Serve(ctx context.Context, agent *nodeagent.Agent, config nodeag
 		if socket, err := listenLocally(ctx, config.RootDir); err != nil {
 			config.Notice("podvol status, explain and csi cannot ask this process: " + err.Error())
 		} else {
-			socket.Serve(metrics, explain, pages...)
+			refused := nodehttp.Page{Path: refusedPath, Value: func() any { return v.refusedManifests() }}
+			socket.Serve(metrics, explain, append(pages, refused)...)
 			stops = append(stops, socket.Close, func() { _ = os.Remove(socketDir) }) // which others may use
 		}
 	}
