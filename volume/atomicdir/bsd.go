@@ -11,10 +11,7 @@ import (
 	"github.com/podvol/podvol/util/eintr"
 )
 
-const (
-	pathOnly     = unix.O_RDONLY
-	noAccessTime = 0
-)
+const noAccessTime = 0
 
 func removeTree(ctx context.Context, dir *os.File, name string) error {
 	return removeAt(ctx, int(dir.Fd()), name)

@@ -14,18 +14,13 @@ import (
 // flock(2) that ends with the process. It does not wait: the error is [ErrBusy] while another
 // one has the lock. A file system that has no such locks is used without.
 func (t *target) lock(flock func(fd, how int) error) (unlock func(), err error) {
-	fd, err := openDirAt(t.fd, ".") // as O_PATH it cannot be locked
-	if err != nil {
-		return nil, t.failed("open", "", err)
-	}
-	unlock = func() { unix.Close(fd) }
-	err = eintr.Do(func() error { return flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
+	unlock = func() {}
+	err = eintr.Do(func() error { return flock(t.fd, unix.LOCK_EX|unix.LOCK_NB) })
 	switch {
 	case err == nil:
 		unlock = func() {
 			// A child that is just being started has a copy of fd, which keeps the lock.
-			_ = eintr.Do(func() error { return flock(fd, unix.LOCK_UN) })
-			unix.Close(fd)
+			_ = eintr.Do(func() error { return flock(t.fd, unix.LOCK_UN) })
 		}
 	case errors.Is(err, unix.EWOULDBLOCK):
 		err = t.failed("lock", "", ErrBusy)

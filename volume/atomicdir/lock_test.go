@@ -85,7 +85,8 @@ func TestPublicationsOfTwoProcesses(t *testing.T) {
 // The lock ends with the publication, also for a copy of its descriptor: a child process has
 // one while it is being started.
 func TestLockEndsWithThePublication(t *testing.T) {
-	opened, err := openTarget(t.TempDir(), nil)
+	dir := t.TempDir()
+	opened, err := openTarget(dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,11 +104,16 @@ func TestLockEndsWithThePublication(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(copied)
-	if _, err := opened.lock(unix.Flock); !errors.Is(err, ErrBusy) {
+	other, err := openTarget(dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.close()
+	if _, err := other.lock(unix.Flock); !errors.Is(err, ErrBusy) {
 		t.Errorf("err = %v, want ErrBusy", err)
 	}
 	unlock()
-	if unlock, err = opened.lock(unix.Flock); err != nil {
+	if unlock, err = other.lock(unix.Flock); err != nil {
 		t.Fatal(err)
 	}
 	unlock()

@@ -132,11 +132,10 @@ func (p *Publisher) Publish(ctx context.Context, dir string, files map[string]fi
 
 // lock keeps other Publishers out, and sees what the last one has left.
 func (p *Publisher) lock(t *target) (unlock func(), err error) {
-	if !p.Sole {
-		return t.lock(unix.Flock)
+	if p.Sole {
+		return func() {}, nil
 	}
-	t.changed, err = t.lastChange()
-	return func() {}, err
+	return t.lock(unix.Flock)
 }
 
 // Forget drops the memory of dir, for example when it was removed. The

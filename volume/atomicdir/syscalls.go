@@ -4,6 +4,7 @@ package atomicdir
 
 import (
 	"errors"
+	"io"
 
 	"golang.org/x/sys/unix"
 
@@ -77,13 +78,11 @@ func rename(dirfd int, from, to string) error {
 	return eintr.Do(func() error { return unix.Renameat(dirfd, from, dirfd, to) })
 }
 
-// readNames lists a directory, which may be open as O_PATH.
-func readNames(dirfd int) ([]string, error) {
-	fd, err := openDirAt(dirfd, ".")
-	if err != nil {
+// readNames lists an open directory, from its beginning.
+func readNames(fd int) ([]string, error) {
+	if _, err := unix.Seek(fd, 0, io.SeekStart); err != nil {
 		return nil, err
 	}
-	defer unix.Close(fd)
 	buffer := make([]byte, 4<<10) // most directories have few names
 	var names []string
 	for {

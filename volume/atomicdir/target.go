@@ -5,16 +5,15 @@ package atomicdir
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"path"
+	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/lazyregexp"
 	"github.com/podvol/podvol/volume/fileset"
 )
@@ -50,11 +49,10 @@ func (v version) exists() bool { return v.name != "" }
 // target is the open directory of one publication.
 type target struct {
 	path string
-	// fd is open as O_PATH, where there is that: it is no access that can be noticed.
-	fd  int
-	dir *os.File // of fd, once it was needed as one
-	id  fileID
-	// changed is when the directory was last changed, as it was locked.
+	fd   int
+	dir  *os.File // of fd, once it was needed as one
+	id   fileID
+	// changed is when the directory was last changed, as it was opened or, if later, locked.
 	changed unix.Timespec
 	// created owns the new files below.
 	created owner
@@ -62,9 +60,7 @@ type target struct {
 }
 
 func openTarget(dir string, before func(op, name string) error) (*target, error) {
-	fd, err := eintr.Get(func() (int, error) {
-		return unix.Open(dir, pathOnly|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	})
+	fd, err := openDirAt(unix.AT_FDCWD, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +70,7 @@ func openTarget(dir string, before func(op, name string) error) (*target, error)
 		t.close()
 		return nil, err
 	}
-	t.id = idOf(&st)
+	t.id, t.changed = idOf(&st), st.Ctim
 	t.created = owner{uint32(os.Geteuid()), uint32(os.Getegid())}
 	if st.Mode&unix.S_ISGID != 0 {
 		t.created.gid = st.Gid
@@ -256,7 +252,8 @@ func linkTo(name string) string { return dataName + "/" + name }
 // makeVersion makes the empty directory of a new version.
 func (t *target) makeVersion(ctx context.Context) (name string, fd int, err error) {
 	for {
-		name = fmt.Sprintf("%s%d", time.Now().UTC().Format("..2006_01_02_15_04_05."), rand.Uint32())
+		stamp := time.Now().UTC().AppendFormat(make([]byte, 0, 40), "..2006_01_02_15_04_05.")
+		name = string(strconv.AppendUint(stamp, uint64(rand.Uint32()), 10))
 		if err := t.step(ctx, "make version", name); err != nil {
 			return "", -1, err
 		}
