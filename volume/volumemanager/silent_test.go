@@ -24,6 +24,7 @@ type fusePlugin struct {
 	// patience is how long a set-up may take; 0: as long as the manager lets it.
 	patience time.Duration
 	servers  sync.Map // of the pods' UIDs to their servers
+	closing  sync.Once
 }
 
 const fusePluginName = "example.com/fuse"
@@ -101,9 +102,23 @@ func (m *fuseMount) SetUpAt(ctx context.Context, dir string, _ volume.MounterArg
 	if err != nil {
 		return err
 	}
-	m.plugin.servers.Store(m.pod, s)
-	m.plugin.t.Cleanup(s.Close)
+	m.plugin.keep(m.pod, s)
 	return nil
+}
+
+// keep closes a server at the test's end, before the manager is waited for. A test that has
+// thousands takes them out of servers when it has closed them.
+func (p *fusePlugin) keep(pod types.UID, s *silentfuse.Server) {
+	if before, ok := p.servers.Swap(pod, s); ok {
+		p.t.Cleanup(before.(*silentfuse.Server).Close)
+	}
+	p.closing.Do(func() {
+		p.t.Cleanup(func() {
+			for _, s := range p.servers.Range {
+				s.(*silentfuse.Server).Close()
+			}
+		})
+	})
 }
 
 func (m *fuseMount) TearDown(ctx context.Context) error { return m.TearDownAt(ctx, m.dir) }
