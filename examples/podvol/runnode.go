@@ -73,7 +73,7 @@ func runNodeCommand(s streams) *cobra.Command {
 	flags.BoolVar(&o.fake, "fake", false, "mount nothing: at the end, print the commands that would have run")
 	choice.AddOutput(c, &o.output, rows.StreamFormats()...)
 	flags.StringVar(&o.metricsAddr, "metrics-addr", "", "serve a page for people at /, and /metrics, /explain, /events, /watch, /drivers and /healthz, at this PORT of the loopback interface, or at HOST:PORT (default: nowhere)")
-	flags.StringVar(&o.traceFile, "trace-file", "", "add to `FILE` how long each operation and each step of it took, one line of JSON each (default: nowhere)")
+	flags.StringVar(&o.traceFile, "trace-file", "", "add to `FILE` how long each operation and each step of it took, one line of JSON each; at 64 MiB it becomes FILE.1 (default: nowhere)")
 	flags.BoolVar(&o.logRecords, "log-records", false, "write log records to standard error where that is a terminal, too, instead of sentences")
 	flags.BoolVar(&o.unmountOnExit, "unmount-on-exit", false, "unmount everything below the root directory when stopped")
 	flags.BoolVar(&o.adopt, "adopt", false, "take over volumes below the root directory that podvol has no record of")
@@ -96,10 +96,15 @@ func (o *runNodeOptions) check() error {
 		return usagef("-f %s: %w", o.dir, err)
 	}
 	o.dir = dir
-	if info, err := os.Stat(dir); err != nil {
+	info, err := os.Stat(dir)
+	if err != nil {
 		return usagef("-f: %w", err)
-	} else if !info.IsDir() {
+	}
+	if !info.IsDir() {
 		return usagef("-f %s is no directory; podvol mount takes files", dir)
+	}
+	if other, err := os.Stat(filepath.Dir(o.traceFile)); err == nil && o.traceFile != "" && os.SameFile(info, other) {
+		return usagef("--trace-file %s is in the directory of manifests, which would be read at each of its lines; name one elsewhere", o.traceFile)
 	}
 	if o.rootDir, err = checkShownRootDir(o.rootDir, o.fake); err != nil {
 		return err

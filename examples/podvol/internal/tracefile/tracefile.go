@@ -40,6 +40,8 @@ type Span struct {
 }
 
 const (
+	// maxBytes is the size at which a file gets another name, so that there are two of it at most.
+	maxBytes = 64 << 20
 	// maxWaiting is how many lines wait for the disk at most.
 	maxWaiting = 4096
 	// patience is how long Close waits for the disk.
@@ -57,37 +59,45 @@ type File struct {
 	closing, ended chan struct{}
 	told, written  atomic.Int64 // lines
 	cause          atomic.Pointer[error]
-	cut            bool // the file's last line is not whole
+
+	limit, size int64 // of the file, in bytes
+	cut         bool  // the file's last line is not whole
 }
 
 var _ volume.Tracer = (*File)(nil)
 
-// Open opens a file, to add lines at its end, or makes it, readable for its owner alone. The end of
-// ctx ends the wait for a disk. rename makes paths in errors those that people know.
+// Open opens a file, to add lines at its end, or makes it, readable for its owner alone. Once it has
+// 64 MiB it is renamed to the path with .1 at its end, in whose place it takes, and a new one begins.
+// The end of ctx ends the wait for a disk. rename makes paths in errors those that people know.
 func Open(ctx context.Context, path string, rename func(string) string) (*File, error) {
 	var file *os.File // which a call that ctx has ended may still set
+	var size int64
 	var cut bool
 	err := new(blockingcall.Group[string]).Do(ctx, path, func() (err error) {
 		if file, err = open(path); err == nil {
-			cut = isCut(file)
+			size, cut = endOf(file)
 		}
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return start(path, rename, file, cut), nil
+	f := newFile(path, rename, file)
+	f.size, f.cut = size, cut
+	go f.run()
+	return f, nil
 }
 
-// isCut reports whether a file's last line is not whole, as after a full disk or a power cut.
-func isCut(file *os.File) bool {
+// endOf returns a file's size, and whether its last line is not whole, as after a full disk or a
+// power cut.
+func endOf(file *os.File) (size int64, cut bool) {
 	info, err := file.Stat()
 	if err != nil || info.Size() == 0 {
-		return false
+		return 0, false
 	}
 	last := make([]byte, 1)
 	_, err = file.ReadAt(last, info.Size()-1)
-	return err == nil && last[0] != '\n'
+	return info.Size(), err == nil && last[0] != '\n'
 }
 
 // open follows no link, and opens nothing that is no regular file: a FIFO would block, and a device
@@ -115,10 +125,8 @@ func notRegular(path string, info fs.FileInfo) error {
 	return fmt.Errorf("%s is no regular file (%s); name one, or a path where nothing is yet", path, info.Mode())
 }
 
-func start(path string, rename func(string) string, out io.WriteCloser, cut bool) *File {
-	f := &File{path: path, rename: rename, out: out, cut: cut, lines: make(chan []byte, maxWaiting), closing: make(chan struct{}), ended: make(chan struct{})}
-	go f.run()
-	return f
+func newFile(path string, rename func(string) string, out io.WriteCloser) *File {
+	return &File{path: path, rename: rename, out: out, limit: maxBytes, lines: make(chan []byte, maxWaiting), closing: make(chan struct{}), ended: make(chan struct{})}
 }
 
 // step is the key of a context's step.
@@ -188,7 +196,7 @@ func (f *File) miss(err error) { f.cause.CompareAndSwap(nil, &err) }
 
 func (f *File) run() {
 	defer close(f.ended)
-	defer f.out.Close()
+	defer func() { f.out.Close() }() // which is another one after a rotation
 	for {
 		select {
 		case line := <-f.lines:
@@ -205,10 +213,14 @@ func (f *File) run() {
 
 // write writes a line. One that was cut off, as where the disk is full, damages no other.
 func (f *File) write(line []byte) {
+	if f.size > 0 && f.size+int64(len(line)) > f.limit {
+		f.rotate()
+	}
 	if f.cut {
 		line = append([]byte{'\n'}, line...)
 	}
 	n, err := f.out.Write(line)
+	f.size += int64(n)
 	if err == nil {
 		f.written.Add(1)
 		f.cut = false
@@ -216,6 +228,23 @@ func (f *File) write(line []byte) {
 	}
 	f.cut = f.cut && n == 0 || n > 0 && line[n-1] != '\n'
 	f.miss(err)
+}
+
+// rotate renames the file and begins a new one. Where it cannot, it goes on with the file that it has,
+// and the next line tries again.
+func (f *File) rotate() {
+	older := f.path + ".1"
+	if err := os.Rename(f.path, older); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	next, err := open(f.path)
+	if err != nil {
+		_ = os.Rename(older, f.path)
+		return
+	}
+	_ = f.out.Close() // its lines are written, or missed
+	f.out = next
+	f.size, f.cut = endOf(next) // it is empty, unless somebody else has made it
 }
 
 // Close writes the spans that have ended, and closes the file. It does not wait long for a disk. The

@@ -133,7 +133,8 @@ func (h hung) Close() error                { return nil }
 func TestAHungDiskDelaysNoOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := hung{make(chan struct{})}
-		f := start("trace", plain, disk, false)
+		f := newFile("trace", plain, disk)
+		go f.run()
 		began := time.Now()
 		for range maxWaiting + 100 {
 			_, end := f.Start(t.Context(), "SetUp")
@@ -174,7 +175,8 @@ func (d *full) Close() error { return nil }
 func TestAFullDiskDamagesOneLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := &full{room: 1 << 20}
-		f := start("trace", plain, disk, false)
+		f := newFile("trace", plain, disk)
+		go f.run()
 		tell := func(name string, room int) {
 			disk.room = room
 			_, end := f.Start(t.Context(), name)
@@ -194,4 +196,78 @@ func TestAFullDiskDamagesOneLine(t *testing.T) {
 			t.Errorf("%q", lines)
 		}
 	})
+}
+
+// A file has so many bytes at most, and so has the one before it; no line is cut.
+func TestALongFileIsRotated(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "trace")
+	name := strings.Repeat("-", 1000) // beside which other fields are short
+	limit := int64(3 * (len(name) + 200))
+	for _, run := range []struct {
+		spans, older, newest int
+	}{{1, 0, 1}, {2, 0, 3}, {2, 3, 2}, {20, 3, 1}} {
+		f := opened(t, path, plain)
+		f.limit = limit
+		for range run.spans {
+			_, end := f.Start(t.Context(), name)
+			end(nil)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for path, want := range map[string]int{path: run.newest, path + ".1": run.older} {
+			if want == 0 {
+				if _, err := os.Stat(path); err == nil {
+					t.Errorf("%+v: there is a %s", run, path)
+				}
+				continue
+			}
+			if got := len(read(t, path)); got != want {
+				t.Errorf("%+v: %s has %d lines", run, path, got)
+			}
+			if info, err := os.Stat(path); err != nil || info.Size() > limit || info.Mode().Perm() != 0o600 {
+				t.Errorf("%v, %v; at most %d bytes", info, err, limit)
+			}
+		}
+	}
+}
+
+// One that cannot be rotated goes on, and is not lost.
+func TestAFileThatCannotBeRotatedGoesOn(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "trace")
+	if err := os.MkdirAll(filepath.Join(path+".1", "full"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f := opened(t, path, plain)
+	f.limit = 1
+	for range 3 {
+		_, end := f.Start(t.Context(), "SetUp")
+		end(nil)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if spans := read(t, path); len(spans) != 3 {
+		t.Errorf("%v", spans)
+	}
+}
+
+// Somebody has moved it away: a new one begins.
+func TestAFileThatWasMoved(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "trace")
+	f := opened(t, path, plain)
+	f.limit = 1
+	if err := os.Rename(path, path+".moved"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		_, end := f.Start(t.Context(), "SetUp")
+		end(nil)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if len(read(t, path+".moved")) != 1 || len(read(t, path)) != 1 {
+		t.Errorf("%v, then %v", read(t, path+".moved"), read(t, path))
+	}
 }
