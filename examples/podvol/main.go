@@ -122,16 +122,27 @@ func run(ctx context.Context, args []string, s streams) int {
 		}
 		return own.code
 	}
-	_, usage := errors.AsType[*usageError](err)
-	unusable, ok := errors.AsType[*volumemanager.RootError](err)
-	if usage || ok && !unusable.Full() {
+	usage := isUsage(err)
+	if usage || !errors.Is(err, errReported) {
 		s.fail(err)
+	}
+	if usage {
 		return exitUsage
 	}
-	if !errors.Is(err, errReported) {
-		s.fail(err)
-	}
 	return exitFailed
+}
+
+// isUsage reports whether an error is the user's to mend in what he has written. A full disk is not,
+// whatever it was that could not be written, nor is an interrupt.
+func isUsage(err error) bool {
+	for _, other := range []error{unix.ENOSPC, unix.EDQUOT, context.Canceled} {
+		if errors.Is(err, other) {
+			return false
+		}
+	}
+	_, usage := errors.AsType[*usageError](err)
+	_, root := errors.AsType[*volumemanager.RootError](err)
+	return usage || root
 }
 
 func rootCommand(s streams) *cobra.Command {

@@ -7,7 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/podvol/podvol/examples/podvol/internal/tracefile"
+	"github.com/podvol/podvol/util/testenv/nstest"
 )
 
 // Its lines tell how each operation ended, by the paths that the user knows.
@@ -41,4 +44,40 @@ func TestRunNodeTracesItsOperations(t *testing.T) {
 			t.Errorf("%s: %+v, of %v", want, s, found)
 		}
 	}
+}
+
+// A line in the directory of manifests would be read as one, and each as a change.
+func TestRunNodeTracesElsewhere(t *testing.T) {
+	dir, link := t.TempDir(), filepath.Join(t.TempDir(), "link")
+	must(t, os.Symlink(dir, link))
+	for _, trace := range []string{filepath.Join(dir, "trace.json"), filepath.Join(link, "trace")} {
+		_, errOut := mustPodvol(t, exitUsage, "run-node", "-f", dir, "--fake", "--trace-file", trace)
+		if !strings.Contains(errOut, trace+" is in the directory of manifests") {
+			t.Errorf("it said %s", errOut)
+		}
+		if _, err := os.Lstat(trace); err == nil {
+			t.Errorf("%s is made", trace)
+		}
+	}
+}
+
+// Nothing is wrong with the words of a command whose disk is full.
+func TestAFullDiskIsNoWrongCommandLine(t *testing.T) {
+	nstest.Parallel(t)
+	nstest.Run(t, func(t *testing.T) {
+		disk := t.TempDir()
+		must(t, unix.Mount("none", disk, "tmpfs", 0, "size=64k,nr_inodes=2"))
+		defer unix.Unmount(disk, unix.MNT_DETACH)
+		must(t, os.WriteFile(filepath.Join(disk, "last"), nil, 0o600))
+		file := manifestFile(t, podNamed("a", "{name: labels, downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}}"))
+		for _, args := range [][]string{
+			{"run-node", "-f", t.TempDir(), "--fake", "--trace-file", filepath.Join(disk, "trace")},
+			{"render", "-f", file, "-o", "dir", "--to", disk},
+			{"mount", "-f", file, "--root-dir", filepath.Join(disk, "root")},
+		} {
+			if _, errOut := mustPodvol(t, exitFailed, args...); !strings.Contains(errOut, "no space left on device") {
+				t.Errorf("%v: it said %s", args, errOut)
+			}
+		}
+	})
 }
