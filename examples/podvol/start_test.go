@@ -11,9 +11,9 @@ import (
 )
 
 // maxOwnInit is what the start of any command may allocate in all packages of the library
-// together, in bytes: they prepare nothing that most commands do not use. Half of it is the
-// table of kinds; under the race detector that is a tenth larger than without.
-const maxOwnInit = 64 << 10
+// together, in bytes: they prepare nothing that most commands do not use. Under the race detector
+// that is a tenth larger than without.
+const maxOwnInit = 8 << 10
 
 // initialized is a line of GODEBUG=inittrace=1.
 var initialized = regexp.MustCompile(`(?m)^init (\S+) @.*, (\d+) bytes, (\d+) allocs$`)

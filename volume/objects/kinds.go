@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -60,24 +61,26 @@ type statusOf struct {
 	equal func(a, b stored) bool
 }
 
-// kinds is the table of the kept kinds.
-var kinds = []kind{
-	kindWithStatus(v1.SchemeGroupVersion, true, func(o *v1.Pod) *v1.PodStatus { return &o.Status }),
-	kindWithStatus(v1.SchemeGroupVersion, false, func(o *v1.PersistentVolume) *v1.PersistentVolumeStatus { return &o.Status }),
-	kindWithStatus(v1.SchemeGroupVersion, true, func(o *v1.PersistentVolumeClaim) *v1.PersistentVolumeClaimStatus { return &o.Status }),
-	kindWithStatus(v1.SchemeGroupVersion, false, func(o *v1.Node) *v1.NodeStatus { return &o.Status }),
-	kindOf[v1.ConfigMap](v1.SchemeGroupVersion, true),
-	kindOf[v1.Secret](v1.SchemeGroupVersion, true),
-	kindOf[v1.ServiceAccount](v1.SchemeGroupVersion, true),
-	kindOf[kubeapi.Endpoints](v1.SchemeGroupVersion, true),
-	kindOf[storagev1.StorageClass](storagev1.SchemeGroupVersion, false),
-	kindOf[storagev1.VolumeAttributesClass](storagev1.SchemeGroupVersion, false),
-	kindOf[storagev1.CSIDriver](storagev1.SchemeGroupVersion, false),
-	kindOf[storagev1.CSINode](storagev1.SchemeGroupVersion, false),
-	kindWithStatus(storagev1.SchemeGroupVersion, false, func(o *storagev1.VolumeAttachment) *storagev1.VolumeAttachmentStatus { return &o.Status }),
-	kindOf[storagev1.CSIStorageCapacity](storagev1.SchemeGroupVersion, true),
-	trustBundles(),
-}
+// kinds returns the table of the kept kinds, which is made at its first use.
+var kinds = sync.OnceValue(func() []kind {
+	return []kind{
+		kindWithStatus(v1.SchemeGroupVersion, true, func(o *v1.Pod) *v1.PodStatus { return &o.Status }),
+		kindWithStatus(v1.SchemeGroupVersion, false, func(o *v1.PersistentVolume) *v1.PersistentVolumeStatus { return &o.Status }),
+		kindWithStatus(v1.SchemeGroupVersion, true, func(o *v1.PersistentVolumeClaim) *v1.PersistentVolumeClaimStatus { return &o.Status }),
+		kindWithStatus(v1.SchemeGroupVersion, false, func(o *v1.Node) *v1.NodeStatus { return &o.Status }),
+		kindOf[v1.ConfigMap](v1.SchemeGroupVersion, true),
+		kindOf[v1.Secret](v1.SchemeGroupVersion, true),
+		kindOf[v1.ServiceAccount](v1.SchemeGroupVersion, true),
+		kindOf[kubeapi.Endpoints](v1.SchemeGroupVersion, true),
+		kindOf[storagev1.StorageClass](storagev1.SchemeGroupVersion, false),
+		kindOf[storagev1.VolumeAttributesClass](storagev1.SchemeGroupVersion, false),
+		kindOf[storagev1.CSIDriver](storagev1.SchemeGroupVersion, false),
+		kindOf[storagev1.CSINode](storagev1.SchemeGroupVersion, false),
+		kindWithStatus(storagev1.SchemeGroupVersion, false, func(o *storagev1.VolumeAttachment) *storagev1.VolumeAttachmentStatus { return &o.Status }),
+		kindOf[storagev1.CSIStorageCapacity](storagev1.SchemeGroupVersion, true),
+		trustBundles(),
+	}
+})
 
 // trustBundles is the kind of the newest version that k8s.io/api has.
 func trustBundles() kind {
@@ -129,19 +132,19 @@ func kindWithStatus[T, S any, P pointerTo[T], PS interface {
 
 // Kinds returns the kinds that a [Store] keeps. The caller owns the slice.
 func Kinds() []Kind {
-	all := make([]Kind, 0, len(kinds))
-	for _, k := range kinds {
+	all := make([]Kind, 0, len(kinds()))
+	for _, k := range kinds() {
 		all = append(all, k.Kind)
 	}
 	return all
 }
 
 func kindNamed(name string) (kind, bool) {
-	i := slices.IndexFunc(kinds, func(k kind) bool { return k.Kind.Kind == name })
+	i := slices.IndexFunc(kinds(), func(k kind) bool { return k.Kind.Kind == name })
 	if i < 0 {
 		return kind{}, false
 	}
-	return kinds[i], true
+	return kinds()[i], true
 }
 
 // Describe returns the kind and the reference of an object. The errors:
@@ -158,11 +161,11 @@ func Describe(object metav1.Object) (Kind, volume.ObjectRef, error) {
 // describe is [Describe] for the store, which needs more of a kind.
 func describe(object metav1.Object) (kind, volume.ObjectRef, error) {
 	goType := reflect.TypeOf(object)
-	i := slices.IndexFunc(kinds, func(k kind) bool { return k.goType == goType })
+	i := slices.IndexFunc(kinds(), func(k kind) bool { return k.goType == goType })
 	if i < 0 {
 		return kind{}, volume.ObjectRef{}, &UnknownKindError{Kind: fmt.Sprintf("%T", object)}
 	}
-	k := kinds[i]
+	k := kinds()[i]
 	ref := volume.NewObjectRef(k.Kind.Kind, object.GetNamespace(), object.GetName())
 	switch {
 	case ref.Name == "":

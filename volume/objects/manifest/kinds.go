@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -32,9 +33,9 @@ func workloadKind(version schema.GroupVersion, kind string, empty func() metav1.
 	return objects.Kind{GroupVersionKind: version.WithKind(kind), Namespaced: true, New: empty}
 }
 
-// supported are the kinds that are read: the kinds that the store keeps, and
+// supported returns the kinds that are read: the kinds that the store keeps, and
 // the kinds that make pods.
-var supported = append(objects.Kinds(), workloadKinds...)
+var supported = sync.OnceValue(func() []objects.Kind { return append(objects.Kinds(), workloadKinds...) })
 
 // otherKinds are the kinds of the groups without a dot that have nothing to do
 // with volumes. In these groups any other kind is a misspelling.
@@ -55,7 +56,7 @@ func newObject(apiVersion, kind string) (object metav1.Object, namespaced bool, 
 	if err != nil {
 		return nil, false, fmt.Errorf("apiVersion %q is not of the form group/version", apiVersion)
 	}
-	for _, s := range supported {
+	for _, s := range supported() {
 		switch {
 		case s.Kind != kind:
 		case s.GroupVersion() == gv, wasBeta(s, gv):
@@ -84,7 +85,7 @@ func wasBeta(kind objects.Kind, gv schema.GroupVersion) bool {
 }
 
 func supportedKinds() (names []string) {
-	for _, s := range supported {
+	for _, s := range supported() {
 		names = append(names, s.Kind)
 	}
 	slices.Sort(names)
