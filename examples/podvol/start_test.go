@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -48,21 +49,43 @@ func TestStartPreparesNothing(t *testing.T) {
 	}
 }
 
-// The command works on a node's records and manifests. A client of the API server, whose packages
-// register hundreds of types at each start, is what only cluster nodes need.
-func TestTheCommandLinksNoAPIClient(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
+// built are the packages that the command is built with: the path of each, and those of its
+// imports.
+func built(t *testing.T) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-tags=grpcnotrace", "-f", "{{.ImportPath}} {{join .Imports \" \"}}", ".").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	packages := strings.Fields(string(out))
+	packages := strings.Split(strings.TrimSpace(string(out)), "\n")
 	if len(packages) < 100 {
 		t.Fatalf("only %d packages: %s", len(packages), out)
 	}
-	for _, path := range packages {
+	return packages
+}
+
+// The command works on a node's records and manifests. A client of the API server, whose packages
+// register hundreds of types at each start, is what only cluster nodes need.
+func TestTheCommandLinksNoAPIClient(t *testing.T) {
+	for _, path := range built(t) {
 		for _, unwanted := range []string{"k8s.io/client-go/", "k8s.io/apiserver/", "k8s.io/kubelet/"} {
 			if strings.HasPrefix(path, unwanted) {
 				t.Errorf("it is built with %s", path)
+			}
+		}
+	}
+}
+
+// Some packages call methods by their names. With one of them the linker keeps all exported
+// methods of all types, which makes the command a sixth larger. gRPC has one, unless it is built
+// with the tag grpcnotrace.
+func TestTheCommandCallsNoMethodByItsName(t *testing.T) {
+	byName := []string{"encoding/gob", "html/template", "net/rpc", "text/template"}
+	for _, p := range built(t) {
+		path, imports, _ := strings.Cut(p, " ")
+		for _, imported := range strings.Fields(imports) {
+			if slices.Contains(byName, imported) && path != "github.com/spf13/cobra" { // which links it only for templates of a program's own
+				t.Errorf("%s imports %s", path, imported)
 			}
 		}
 	}
