@@ -220,6 +220,62 @@ func TestOwnLinesAreReadQuickly(t *testing.T) {
 	}
 }
 
+// The quick way to write a line says what the plain one says, or fails as it does, in one line.
+func FuzzEncodeOwn(f *testing.F) {
+	for _, value := range []string{"", `{"x":[1,"}",null]}`, "null", ` {"a":1}`, "{\n}", "{\"a\":1}\r", "{", `"a<b"`, "\"\x00\"", "\"\xff\"", "\"\u2028\""} {
+		for _, key := range []string{"uid/kubernetes.io~nfs/v", "", "ä", "a<b", `a"`, `a\`, "a\n"} {
+			f.Add(key, []byte(value))
+		}
+	}
+	f.Fuzz(func(t *testing.T, key string, value []byte) {
+		l := line{Op: opPut, Key: key, Value: value}
+		text, err := l.appendTo([]byte("before\n"))
+		plain, plainErr := json.Marshal(l)
+		if (err == nil) != (plainErr == nil) {
+			t.Fatalf("%q %q: %v, but plainly %v", key, value, err, plainErr)
+		}
+		if err != nil {
+			return
+		}
+		text, ok := bytes.CutPrefix(text, []byte("before\n"))
+		if !ok || bytes.IndexByte(text, '\n') != len(text)-1 {
+			t.Fatalf("%q is not one line", text)
+		}
+		got, err := decode(text[:len(text)-1])
+		if err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+		var want line
+		if err := json.Unmarshal(plain, &want); err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range []*line{&got, &want} { // which may differ in how they escape
+			var value any
+			if len(l.Value) > 0 && json.Unmarshal(l.Value, &value) == nil {
+				l.Value, _ = json.Marshal(value)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%q:\n%s", text, diff)
+		}
+	})
+}
+
+// Both ways to write a line, of a record's length.
+func BenchmarkEncode(b *testing.B) {
+	l := line{Op: opPut, Key: "uid/kubernetes.io~nfs/v", Value: json.RawMessage(`{"version":2,"record":{"podUID":"uid","pod":{"Namespace":"n","Name":"p"},"volumes":["v"],"plugin":"kubernetes.io/nfs","path":"/var/lib/podvol/pods/uid/volumes/kubernetes.io~nfs/v","source":"10.0.0.1:/nfs","inlineVolume":{"name":"v","nfs":{"server":"10.0.0.1","path":"/nfs"}}}}`)}
+	for name, encode := range map[string]func() ([]byte, error){"own": l.encode, "plain": func() ([]byte, error) { return json.Marshal(l) }} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := encode(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 // Both ways to read a line, of a record's length.
 func BenchmarkDecode(b *testing.B) {
 	body := []byte(`{"op":"put","key":"uid/kubernetes.io~nfs/v","value":{"version":2,"record":{"podUID":"uid","pod":{"Namespace":"n","Name":"p"},"volumes":["v"],"plugin":"kubernetes.io/nfs","path":"/var/lib/podvol/pods/uid/volumes/kubernetes.io~nfs/v","source":"10.0.0.1:/nfs","inlineVolume":{"name":"v","nfs":{"server":"10.0.0.1","path":"/nfs"}}}}}`)

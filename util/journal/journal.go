@@ -233,14 +233,9 @@ func (j *Journal) change(l line, sync bool) error { return j.changes(sync, l) }
 func (j *Journal) changes(sync bool, lines ...line) error {
 	c := &change{lines: lines, sync: sync}
 	for _, l := range lines {
-		encoded, err := l.encode()
-		if err != nil {
+		var err error
+		if c.text, err = l.appendTo(c.text); err != nil {
 			return err
-		}
-		if c.text == nil {
-			c.text = encoded
-		} else {
-			c.text = append(c.text, encoded...)
 		}
 	}
 	b, err := j.enqueue(c)

@@ -3,6 +3,8 @@ package journal
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,15 +36,41 @@ const (
 // sumLen is the length of the checksum and the space behind it.
 const sumLen = 9
 
-func (l line) encode() ([]byte, error) {
-	body, err := json.Marshal(l)
+func (l line) encode() ([]byte, error) { return l.appendTo(nil) }
+
+// appendTo appends the line as it is in the file.
+func (l line) appendTo(text []byte) ([]byte, error) {
+	start := len(text)
+	text, err := l.appendBody(append(text, "........ "...))
 	if err != nil {
 		return nil, fmt.Errorf("the journal's entry %q: %w", l.Key, err)
 	}
-	text := make([]byte, 0, sumLen+len(body)+1)
-	text = fmt.Appendf(text, "%08x ", checksum(body))
-	text = append(text, body...)
+	var sum [4]byte
+	binary.BigEndian.PutUint32(sum[:], checksum(text[start+sumLen:]))
+	hex.Encode(text[start:], sum[:])
 	return append(text, '\n'), nil
+}
+
+// appendBody appends the line's JSON, without a copy of the value where that can be written as it
+// is given.
+func (l line) appendBody(text []byte) ([]byte, error) {
+	if !isPlain(l.Key) || !isVerbatim(l.Value) {
+		body, err := json.Marshal(l)
+		return append(text, body...), err
+	}
+	text = slices.Grow(text, len(l.Op)+len(l.Key)+len(l.Value)+40) // and a newline
+	text = append(append(text, `{"op":"`...), l.Op...)
+	text = append(append(text, `","key":"`...), l.Key...)
+	text = append(text, '"')
+	if len(l.Value) > 0 {
+		text = append(append(text, `,"value":`...), l.Value...)
+	}
+	return append(text, '}'), nil
+}
+
+// isVerbatim reports whether a value can be a part of a line as it is.
+func isVerbatim(value json.RawMessage) bool {
+	return len(value) == 0 || !bytes.ContainsAny(value, "\n\r") && len(bytes.TrimSpace(value)) == len(value) && json.Valid(value)
 }
 
 func checksum(body []byte) uint32 {
@@ -109,8 +137,13 @@ func decodeOwn(body []byte) (l line, ok bool) {
 }
 
 // isPlain reports whether a JSON string stands for itself.
-func isPlain(text []byte) bool {
-	return !slices.ContainsFunc(text, func(c byte) bool { return c < ' ' || c >= utf8.RuneSelf || c == '"' || c == '\\' })
+func isPlain[T string | []byte](text T) bool {
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c >= utf8.RuneSelf || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
 }
 
 // Read returns what the journal at path holds, without changing it and beside its
