@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/mount/table"
+	"github.com/podvol/podvol/util/eintr"
 	"github.com/podvol/podvol/util/keylock"
 	"github.com/podvol/podvol/util/pathin"
 	"github.com/podvol/podvol/util/rootdir"
@@ -154,8 +155,15 @@ func PodsDir(rootDir string) string { return filepath.Join(rootDir, "pods") }
 
 // HasPod reports whether there is, or may be, a directory of the pod.
 func HasPod(rootDir string, podUID types.UID) bool {
-	_, err := os.Lstat(filepath.Join(PodsDir(rootDir), string(podUID)))
-	return !errors.Is(err, fs.ErrNotExist)
+	return isThere(filepath.Join(PodsDir(rootDir), string(podUID)))
+}
+
+// isThere reports whether something has, or may have, this name. readlink(2) tells it without a
+// question to the file system of what is there: its server may not answer.
+func isThere(path string) bool {
+	var target [1]byte
+	err := eintr.Do(func() error { _, err := unix.Readlink(path, target[:]); return err })
+	return !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENAMETOOLONG) // which nothing has
 }
 
 // MakeWay makes a new pod's directories around a volume's, if that is below them, from the top
@@ -204,18 +212,15 @@ func VolumeDirs(rootDir string) ([]Key, error) {
 
 // IsGone reports whether nothing has this name. It does not touch the file
 // itself, whose server may not answer.
-func IsGone(path string) (bool, error) { return areGone(filepath.Dir(path), filepath.Base(path)) }
-
-// areGone reports whether a directory has none of these names, or is not there.
-func areGone(dir string, names ...string) (bool, error) {
-	entries, err := os.ReadDir(dir)
+func IsGone(path string) (bool, error) {
+	entries, err := os.ReadDir(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	return !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return slices.Contains(names, e.Name()) }), nil
+	return !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == filepath.Base(path) }), nil
 }
 
 // KeyOfPath returns the volume whose place a path below pods/ is; false: it is no

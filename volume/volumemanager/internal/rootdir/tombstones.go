@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 
@@ -43,26 +41,30 @@ const (
 	maxEarly = 16 * maxTombstones
 )
 
-// tombstones are the records of removed volumes that wait until the directories are synced, by their keys.
+// tombstones are the records of removed volumes that wait until the directories are synced.
 type tombstones struct {
 	rootDir string
 	sync    func(*os.File) error // fsync(2)
 
-	mu      sync.Mutex
-	waiting map[string]buried
-	enough  int // of them, to look which can go
+	mu     sync.Mutex
+	ripe   []buried               // whose pods' directories were seen to be gone
+	enough int                    // of them, to sync for
+	early  map[types.UID][]buried // the others; the last volume of a pod makes them ripe
+	waits  int                    // how many those are
+	crowd  int                    // of them, to look at each pod
 }
 
 // buried is a removed volume.
 type buried struct {
 	Key
+	under string // its tombstone's key
 	// last: its pod's directory had gone too, and only the directory of all pods is to be synced.
 	// A directory of that name that is there again is another one.
 	last bool
 }
 
 func newTombstones(rootDir string) *tombstones {
-	return &tombstones{rootDir: rootDir, sync: syncDir, waiting: make(map[string]buried), enough: maxTombstones}
+	return &tombstones{rootDir: rootDir, sync: syncDir, enough: maxTombstones, early: make(map[types.UID][]buried), crowd: maxEarly}
 }
 
 // SyncDirsBy has the directories around removed volumes synced by f, in tests.
@@ -87,83 +89,116 @@ func (r Records) Release(key Key, record *mountrecord.Record) error {
 	if hasPod && isBack(r.tombstones.rootDir, key) {
 		return r.Remove(key)
 	}
-	return r.moveToTombstone(buried{key, !hasPod}, record)
+	return r.moveToTombstone(key, record, !hasPod)
 }
 
-func (r Records) moveToTombstone(key buried, record *mountrecord.Record) error {
+func (r Records) moveToTombstone(key Key, record *mountrecord.Record, last bool) error {
 	tombstone := *record
 	tombstone.Confirmed, tombstone.Detached = nil, nil
 	line, err := mountrecord.Encode(&tombstone)
 	if err != nil {
 		return err
 	}
-	under := tombstonePrefix + rand.Text() + "/" + key.String()
-	if err := r.journal.Move(key.String(), under, line); err != nil {
+	b := buried{key, tombstonePrefix + rand.Text() + "/" + key.String(), last}
+	if err := r.journal.Move(key.String(), b.under, line); err != nil {
 		return err
 	}
-	if full := r.tombstones.add(under, key); full != nil {
-		r.forgetRipe(full)
-	}
+	ripe, early := r.tombstones.add(b)
+	r.forgetGone(ripe)
+	r.thin(early)
 	return nil
 }
 
-// forgetRipe is [Records.forgetGone] for the volumes of pods that have gone. The others are kept
-// as long as they are not too many.
-func (r Records) forgetRipe(full map[string]buried) {
-	early := make(map[string]buried)
-	there := make(map[types.UID]bool)
-	for under, key := range full {
-		if key.last {
+// add returns those that are ripe once they are enough, and the others once they are a crowd.
+func (t *tombstones) add(b buried) (ripe []buried, early map[types.UID][]buried) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if b.last {
+		before := t.early[b.PodUID]
+		delete(t.early, b.PodUID)
+		t.waits -= len(before)
+		t.ripe = append(append(t.ripe, ripened(before)...), b)
+	} else {
+		t.early[b.PodUID] = append(t.early[b.PodUID], b)
+		t.waits++
+	}
+	if len(t.ripe) >= t.enough {
+		ripe = t.takeRipe()
+	}
+	if t.waits > t.crowd {
+		early = t.takeEarly()
+	}
+	return ripe, early
+}
+
+// ripened are volumes whose pod's directory has gone since.
+func ripened(of []buried) []buried {
+	for i := range of {
+		of[i].last = true
+	}
+	return of
+}
+
+// takeRipe is called with the lock held.
+func (t *tombstones) takeRipe() (all []buried) {
+	all, t.ripe = t.ripe, nil
+	return all
+}
+
+// takeEarly is called with the lock held.
+func (t *tombstones) takeEarly() (all map[types.UID][]buried) {
+	all, t.early, t.waits = t.early, make(map[types.UID][]buried), 0
+	return all
+}
+
+// thin is [Records.forgetGone] for volumes of pods that have gone without a last volume of theirs.
+// The others are kept as long as they are not too many.
+func (r Records) thin(early map[types.UID][]buried) {
+	if len(early) == 0 {
+		return
+	}
+	var gone []buried
+	stay := 0
+	for pod, volumes := range early {
+		if HasPod(r.tombstones.rootDir, pod) {
+			stay += len(volumes)
 			continue
 		}
-		is, known := there[key.PodUID]
-		if !known {
-			is = HasPod(r.tombstones.rootDir, key.PodUID)
-			there[key.PodUID] = is
-		}
-		if is {
-			early[under] = key
-			delete(full, under)
-		}
+		gone = append(gone, ripened(volumes)...)
+		delete(early, pod)
 	}
-	_ = r.forgetGone(full)
-	for len(early) > maxEarly {
-		some := make(map[string]buried, maxTombstones)
-		for under, key := range early {
-			if some[under] = key; len(some) == maxTombstones {
+	r.forgetGone(gone)
+	for stay > maxEarly {
+		var some []buried
+		for pod, volumes := range early {
+			if some = append(some, volumes...); len(some) >= maxTombstones {
+				delete(early, pod)
 				break
 			}
+			delete(early, pod)
 		}
-		maps.DeleteFunc(early, func(under string, _ buried) bool { _, is := some[under]; return is })
+		stay -= len(some)
 		if !r.forgetGone(some) {
 			break // the disk would fail for the others, too
 		}
 	}
-	r.tombstones.keep(early)
+	r.tombstones.keepEarly(early)
 }
 
-// add returns all that are waiting once they are enough.
-func (t *tombstones) add(under string, key buried) (full map[string]buried) {
+func (t *tombstones) keepEarly(early map[types.UID][]buried) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.waiting[under] = key
-	if len(t.waiting) < t.enough {
-		return nil
+	for pod, volumes := range early {
+		t.early[pod] = append(t.early[pod], volumes...)
+		t.waits += len(volumes)
 	}
-	return t.take()
-}
-
-// take is called with the lock held.
-func (t *tombstones) take() map[string]buried {
-	all := t.waiting
-	t.waiting = make(map[string]buried)
-	return all
+	t.crowd = max(maxEarly, t.waits) + 4*maxTombstones // a look asks for each of their pods
 }
 
 // forgetGone sees to it that the directories of these volumes stay away, and forgets
 // the volumes. It returns false if that cannot be synced: the records are kept for another time,
 // since a record too many is harmless.
-func (r Records) forgetGone(gone map[string]buried) bool {
+func (r Records) forgetGone(gone []buried) bool {
 	if len(gone) == 0 {
 		return true
 	}
@@ -171,22 +206,36 @@ func (r Records) forgetGone(gone map[string]buried) bool {
 		r.tombstones.keep(gone)
 		return false
 	}
-	_ = r.journal.Forget(slices.Collect(maps.Keys(gone))...) // else the next owner of the root does it
+	r.tombstones.synced()
+	under := make([]string, len(gone))
+	for i, b := range gone {
+		under[i] = b.under
+	}
+	_ = r.journal.Forget(under...) // else the next owner of the root does it
 	return true
 }
 
-func (t *tombstones) keep(all map[string]buried) {
+// keep has another try wait for more of them.
+func (t *tombstones) keep(all []buried) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	maps.Copy(t.waiting, all)
-	// A look asks for each of their pods. A tear-down that looks syncs what has become too many.
-	t.enough = len(t.waiting) + min(max(maxTombstones, len(t.waiting)/2), 4*maxTombstones)
+	t.ripe = append(t.ripe, all...)
+	t.enough = len(t.ripe) + maxTombstones
+}
+
+func (t *tombstones) synced() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.enough = maxTombstones
 }
 
 // forgetAllGone does so for all that wait.
 func (r Records) forgetAllGone() {
 	r.tombstones.mu.Lock()
-	all := r.tombstones.take()
+	all := r.tombstones.takeRipe()
+	for _, volumes := range r.tombstones.takeEarly() {
+		all = append(all, volumes...)
+	}
 	r.tombstones.mu.Unlock()
 	r.forgetGone(all)
 }
@@ -194,7 +243,7 @@ func (r Records) forgetAllGone() {
 // syncPlaces syncs, for each volume, the directories on the way to its own as far
 // as they are there: missing ones were removed from the last one. All are opened
 // before the first is synced, lest one go in between.
-func (t *tombstones) syncPlaces(gone map[string]buried) (err error) {
+func (t *tombstones) syncPlaces(gone []buried) (err error) {
 	dirs := make(map[string]*os.File)
 	defer func() {
 		for _, dir := range dirs {
@@ -256,14 +305,13 @@ func openWay(dirs map[string]*os.File, path string, names ...string) error {
 
 // foundTombstones are the tombstones of an earlier owner, judged by their volumes' places.
 type foundTombstones struct {
-	back []journal.Entry   // as records, of volumes that are there again
-	gone map[string]buried // of volumes that are not
-	rest map[string]Key    // of volumes that are, or have a newer record
+	back []journal.Entry // as records, of volumes that are there again
+	gone []buried        // of volumes that are not
+	rest []string        // their keys, of volumes that are, or have a newer record
 }
 
 // splitTombstones takes the tombstones out of the records.
 func splitTombstones(rootDir string, held []journal.Entry) (live []journal.Entry, found foundTombstones) {
-	found.gone, found.rest = make(map[string]buried), make(map[string]Key)
 	recorded := make(map[string]bool)
 	for _, entry := range held {
 		if _, _, ok := parseTombstone(entry.Key); !ok {
@@ -276,12 +324,12 @@ func splitTombstones(rootDir string, held []journal.Entry) (live []journal.Entry
 		switch {
 		case !ok:
 		case recorded[name]:
-			found.rest[entry.Key] = key
+			found.rest = append(found.rest, entry.Key)
 		case !HasPod(rootDir, key.PodUID), !isBack(rootDir, key):
-			found.gone[entry.Key] = buried{Key: key}
+			found.gone = append(found.gone, buried{Key: key, under: entry.Key})
 		default:
 			recorded[name] = true
-			found.rest[entry.Key] = key
+			found.rest = append(found.rest, entry.Key)
 			found.back = append(found.back, journal.Entry{Key: name, Value: json.RawMessage(entry.Value)})
 		}
 	}
@@ -300,11 +348,11 @@ func parseTombstone(under string) (name string, key Key, ok bool) {
 }
 
 // isBack reports whether there is, or may be, something at a volume's place, or
-// the rest of a removal. It touches nothing but the directories around.
+// the rest of a removal. It asks no server that may be mounted there.
 func isBack(rootDir string, key Key) bool {
 	for _, kind := range volumeKinds() {
 		plugin := filepath.Join(PodsDir(rootDir), string(key.PodUID), kind, layout.EscapeQualifiedName(key.Plugin))
-		if gone, err := areGone(plugin, key.Spec, layout.DeletingPrefix+key.Spec); err != nil || !gone {
+		if isThere(plugin) && (isThere(plugin+"/"+key.Spec) || isThere(plugin+"/"+layout.DeletingPrefix+key.Spec)) {
 			return true
 		}
 	}
@@ -327,5 +375,5 @@ func (u foundTombstones) recover(r Records) {
 		}
 	}
 	r.forgetGone(u.gone)
-	_ = r.journal.Forget(slices.Collect(maps.Keys(u.rest))...)
+	_ = r.journal.Forget(u.rest...)
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -47,11 +48,11 @@ func TestBuriedRecordsAreKeptUntilSynced(t *testing.T) {
 	for _, uid := range []types.UID{"one", "two"} {
 		key := Key{uid, "x/y", "v"}
 		must(t, r.journal.Move(key.String(), tombstonePrefix+"1/"+key.String(), []byte("{}")))
-		r.tombstones.add(tombstonePrefix+"1/"+key.String(), buried{Key: key})
+		r.tombstones.add(buried{Key: key, under: tombstonePrefix + "1/" + key.String()})
 	}
 	r.forgetAllGone()
-	if len(synced) == 0 || len(r.tombstones.waiting) != 2 {
-		t.Fatalf("synced %v, waiting %v", synced, r.tombstones.waiting)
+	if len(synced) == 0 || len(r.tombstones.ripe) != 2 {
+		t.Fatalf("synced %v, waiting %v", synced, r.tombstones.ripe)
 	}
 	synced, fail = nil, false
 	must(t, r.Close())
@@ -111,8 +112,8 @@ func TestDirectoriesOfPodsThatStayAreSyncedLate(t *testing.T) {
 		t.Errorf("synced %v", synced)
 	}
 	bury(maxEarly, true)
-	if len(synced) == 0 || len(r.tombstones.waiting) > maxEarly+maxEarly/2 {
-		t.Errorf("synced %v, %d are waiting", synced, len(r.tombstones.waiting))
+	if len(synced) == 0 || r.tombstones.waits > maxEarly+maxEarly/2 {
+		t.Errorf("synced %v, %d are waiting", synced, r.tombstones.waits)
 	}
 	for n := range pods {
 		must(t, os.Remove(filepath.Join(PodsDir(root), fmt.Sprint("p", n+1))))
@@ -148,5 +149,89 @@ func TestOfAPodThatHadGoneNothingElseIsSynced(t *testing.T) {
 	must(t, r.Close())
 	if want := []string{"pods"}; !slices.Equal(synced, want) {
 		t.Errorf("synced %v, want %v", synced, want)
+	}
+}
+
+// The last volume of a pod takes those with it that went before: none of their directories is
+// synced, and none is looked for.
+func TestTheLastVolumeTakesTheOthersWithIt(t *testing.T) {
+	root := t.TempDir()
+	must(t, os.MkdirAll(StateDir(root), 0o700))
+	must(t, os.MkdirAll(PodsDir(root), 0o750))
+	r, _, _, err := OpenRecords(root)
+	must(t, err)
+	var synced []string
+	fail := true
+	r.tombstones.sync = func(dir *os.File) error {
+		synced = append(synced, filepath.Base(dir.Name()))
+		if fail {
+			return errors.New("the disk fails")
+		}
+		return nil
+	}
+	release := func(uid types.UID, name string) {
+		key := Key{uid, "x/y", name}
+		must(t, r.journal.Put(key.String(), []byte("{}")))
+		must(t, r.Release(key, &mountrecord.Record{PodUID: key.PodUID, Volumes: []string{name}, Plugin: "x/y", Path: VolumePlace(root, key), InlineVolume: &v1.Volume{Name: name}}))
+	}
+	goes := func(uid types.UID) {
+		plugin := filepath.Dir(VolumePlace(root, Key{uid, "x/y", ""}))
+		must(t, os.MkdirAll(plugin, 0o750))
+		release(uid, "first")
+		release(uid, "second")
+		must(t, os.RemoveAll(filepath.Join(PodsDir(root), string(uid))))
+		release(uid, "last")
+		must(t, os.MkdirAll(plugin, 0o750)) // another one
+	}
+	for i := range maxTombstones / 3 {
+		goes(types.UID(fmt.Sprint("p", i)))
+	}
+	if len(synced) > 0 || r.tombstones.waits > 0 {
+		t.Errorf("synced %v, %d wait for their pods", synced, r.tombstones.waits)
+	}
+	goes("next")
+	if kept := len(r.tombstones.ripe); kept != maxTombstones/3*3+3 {
+		t.Errorf("%d are kept after a failure", kept)
+	}
+	fail = false
+	must(t, r.Close())
+	if want := []string{"pods", "pods"}; !slices.Equal(synced, want) {
+		t.Errorf("synced %v, want %v", synced, want)
+	}
+	if held, _, err := journal.Read(RecordsPath(root)); err != nil || len(held) > 0 {
+		t.Errorf("held: %v, %v", held, err)
+	}
+}
+
+// What may be a volume is seen by its name alone, and names are compared as the kernel does.
+func TestWhatIsBack(t *testing.T) {
+	long := strings.Repeat("l", 253) // as of a PersistentVolume; with a prefix no file has it
+	for _, tc := range []struct {
+		name string
+		make func(root string) error
+		key  Key
+		back bool
+	}{
+		{"nothing", func(string) error { return nil }, Key{"uid", "x/y", "v"}, false},
+		{"another volume", func(root string) error { return os.MkdirAll(VolumePlace(root, Key{"uid", "x/y", "w"}), 0o750) }, Key{"uid", "x/y", "v"}, false},
+		{"a directory", func(root string) error { return os.MkdirAll(VolumePlace(root, Key{"uid", "x/y", "v"}), 0o750) }, Key{"uid", "x/y", "v"}, true},
+		{"a rest", func(root string) error { return os.MkdirAll(VolumePlace(root, Key{"uid", "x/y", "deleting~v"}), 0o750) }, Key{"uid", "x/y", "v"}, true},
+		{"a broken link to a device", func(root string) error {
+			dir := filepath.Join(PodsDir(root), "uid", "volumeDevices", "x~y")
+			return errors.Join(os.MkdirAll(dir, 0o750), os.Symlink("/dev/none", filepath.Join(dir, "v")))
+		}, Key{"uid", "x/y", "v"}, true},
+		{"a file for a directory", func(root string) error {
+			return errors.Join(os.MkdirAll(filepath.Join(PodsDir(root), "uid", "volumes"), 0o750), os.WriteFile(filepath.Join(PodsDir(root), "uid", "volumes", "x~y"), nil, 0o600))
+		}, Key{"uid", "x/y", "v"}, true},
+		{"no long name", func(root string) error { return os.MkdirAll(VolumePlace(root, Key{"uid", "x/y", "w"}), 0o750) }, Key{"uid", "x/y", long}, false},
+		{"a long name", func(root string) error { return os.MkdirAll(VolumePlace(root, Key{"uid", "x/y", long}), 0o750) }, Key{"uid", "x/y", long}, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			root := t.TempDir()
+			must(t, tc.make(root))
+			if back := isBack(root, tc.key); back != tc.back {
+				t.Errorf("it is back: %v", back)
+			}
+		})
 	}
 }
