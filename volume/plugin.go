@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
+	"unicode"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -278,10 +281,15 @@ func NewObjectRef(kind, namespace, name string) ObjectRef {
 	return ObjectRef{Kind: kind, NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
 }
 
-// String is "Kind namespace/name", or "Kind name" for cluster-wide kinds.
+// String is "Kind namespace/name", or "Kind name" for cluster-wide kinds. It is one line: of a name
+// that no object can have, control characters are escaped.
 func (r ObjectRef) String() string {
-	if r.Namespace == "" {
-		return r.Kind + " " + r.Name
+	name := r.Name
+	if strings.ContainsFunc(name, unicode.IsControl) {
+		name = strings.Trim(strconv.Quote(name), `"`)
 	}
-	return r.Kind + " " + r.NamespacedName.String()
+	if r.Namespace == "" {
+		return r.Kind + " " + name
+	}
+	return r.Kind + " " + r.Namespace + "/" + name
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -79,14 +80,15 @@ func TestBadInput(t *testing.T) {
 func TestNamesStayInTheirLines(t *testing.T) {
 	container := `containers: [{name: c, image: i, volumeMounts: [{name: v, mountPath: /v}]}]`
 	for manifest, code := range map[string]int{
-		`{apiVersion: v1, kind: Pod, metadata: {name: "new\nfaked", namespace: shop}, spec: {` + container + `, volumes: [{name: v, emptyDir: {}}]}}`:                  exitUsage,
-		`{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: "s\tx\nfaked"}, spec: {` + container + `, volumes: [{name: v, emptyDir: {}}]}}`:                    exitUsage,
-		`{apiVersion: v1, kind: Pod, metadata: {name: a, "x\nfaked": 1}}`:                                                                                              exitUsage,
-		`{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: "a\nfaked"}, spec: {}}`:                                                                        exitUsage,
-		`{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {` + container + `, volumes: [{name: v, persistentVolumeClaim: {claimName: "a\nfaked"}}]}}`:            exitFailed,
-		`{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {` + container + `, volumes: [{name: v, hostPath: {path: "/none\nfaked", type: DirectoryOrCreate}}]}}`: exitOK,
+		`{apiVersion: v1, kind: Pod, metadata: {name: "new\nfaked", namespace: shop}, spec: {` + container + `, volumes: [{name: v, emptyDir: {}}]}}`:                                                 exitUsage,
+		`{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: "s\tx\nfaked"}, spec: {` + container + `, volumes: [{name: v, emptyDir: {}}]}}`:                                                   exitUsage,
+		`{apiVersion: v1, kind: Pod, metadata: {name: a, "x\nfaked": 1}}`:                                                                                                                             exitUsage,
+		`{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: "a\nfaked"}, spec: {}}`:                                                                                                       exitUsage,
+		`{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {` + container + `, volumes: [{name: v, persistentVolumeClaim: {claimName: "a\nfaked"}}]}}`:                                           exitUsage,
+		`{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {` + container + `, volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}], serviceAccountName: "a\nfaked"}}`: exitFailed,
+		`{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {` + container + `, volumes: [{name: v, hostPath: {path: "/none\nfaked", type: DirectoryOrCreate}}]}}`:                                exitOK,
 	} {
-		if _, errOut := mustPodvol(t, code, "mount", "--fake", "-f", manifestFile(t, manifest)); strings.Contains(errOut, "\nfaked") || !strings.Contains(errOut, "faked") {
+		if _, errOut := mustPodvol(t, code, "mount", "--fake", "-f", manifestFile(t, manifest)); regexp.MustCompile(`\n *faked`).MatchString(errOut) || !strings.Contains(errOut, "faked") {
 			t.Errorf("%s: %s", manifest, errOut)
 		}
 	}

@@ -349,6 +349,9 @@ func (c *checker) ephemeralClaim(field string, v *v1.Volume, pod *v1.Pod) {
 	if v.PersistentVolumeClaim == nil {
 		return
 	}
+	if name := v.PersistentVolumeClaim.ClaimName; name != "" {
+		c.add(volume.CheckPathSegment(field+".persistentVolumeClaim.claimName", name))
+	}
 	for i := range pod.Spec.Volumes {
 		other := &pod.Spec.Volumes[i]
 		if other.Ephemeral != nil && v.PersistentVolumeClaim.ClaimName == pod.Name+"-"+other.Name {

@@ -107,6 +107,9 @@ func TestPodVolumes(t *testing.T) {
 			[]string{all + ".sources[1].clusterTrustBundle.path"}},
 		"bundle with selector": {func(p *v1.Pod) { projected(p).Sources[1].ClusterTrustBundle.LabelSelector = &metav1.LabelSelector{} },
 			[]string{all + ".sources[1].clusterTrustBundle.labelSelector"}},
+		"claim of two lines": {func(p *v1.Pod) {
+			data(p).VolumeSource = v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "a\nb"}}
+		}, []string{v0 + ".persistentVolumeClaim.claimName"}},
 		"config map with slash": {func(p *v1.Pod) { conf(p).Name = "a/b" }, []string{conf0 + ".name"}},
 		"item path too long":    {func(p *v1.Pod) { conf(p).Items[0].Path = strings.Repeat("x", 256) }, []string{conf0 + ".items[0].path"}},
 		"odd huge page size":    {func(p *v1.Pod) { data(p).EmptyDir.Medium = "HugePages-3Mi" }, []string{v0 + ".emptyDir.medium"}},
