@@ -43,7 +43,7 @@ func TestExplain(t *testing.T) {
 			t.Errorf("%s", errOut)
 		}
 		n.kill()
-		says("shop/a/memory", "no podvol run-node answers", "mounted since ", "tmpfs from tmpfs, rw")
+		says("shop/a/memory", "no podvol run-node was asked", "mounted since ", "tmpfs from tmpfs, rw")
 		mustPodvol(t, exitUsage, "explain", "--root-dir", root)
 		mustPodvol(t, exitOK, "unmount", "--all", "--root-dir", root)
 	})

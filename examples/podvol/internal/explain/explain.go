@@ -44,7 +44,8 @@ type Explanation struct {
 	nodeserver.Volume
 	// KnownBy is "podvol run-node", or "records" where none runs: then it is not known what is
 	// wanted and what is under way.
-	KnownBy string `json:"knownBy"`
+	KnownBy    string `json:"knownBy"`
+	unanswered error  // why it is not run-node
 	// Mount is the mount at the path; nil: there is none in this process's mount table.
 	Mount *Mount `json:"mount,omitempty"`
 	// Record says what is on record.
@@ -134,34 +135,33 @@ func show(out io.Writer, all []Explanation, events []nodeevents.Event, output st
 
 // knowledge is what can be found out about a root directory.
 type knowledge struct {
-	rootDir, knownBy string
-	volumes          []nodeserver.Volume
-	refused          []nodeserver.Volume // manifests
-	manifests        []nodeserver.RefusedManifest
-	recorded         []volumemanager.VolumeStatus
-	drivers          []nodeserver.Driver
-	events           []nodeevents.Event
-	mounts           map[string]mount.Entry // by target
+	rootDir    string
+	unanswered error // of [nodeserver.VolumesOr]
+	volumes    []nodeserver.Volume
+	refused    []nodeserver.Volume // manifests
+	manifests  []nodeserver.RefusedManifest
+	recorded   []volumemanager.VolumeStatus
+	drivers    []nodeserver.Driver
+	events     []nodeevents.Event
+	mounts     map[string]mount.Entry // by target
 }
 
 // look finds out what it can. An error is about records that cannot be read.
 func look(ctx context.Context, rootDir string, mounts mount.Table, says io.Writer) (k knowledge, unreadable error) {
-	k = knowledge{rootDir: rootDir, knownBy: nodeserver.ByNode, mounts: make(map[string]mount.Entry)}
+	k = knowledge{rootDir: rootDir, mounts: make(map[string]mount.Entry)}
+	var err error
 	k.recorded, unreadable = volumemanager.Inspect(rootDir, mounts)
-	var unanswered, err error
-	if k.volumes, unanswered, err = nodeserver.VolumesOr(ctx, rootDir, k.recorded, says); err != nil {
+	if k.volumes, k.unanswered, err = nodeserver.VolumesOr(ctx, rootDir, k.recorded, says); err != nil {
 		return k, errors.Join(unreadable, err)
 	}
 	k.volumes, k.refused = apart(k.volumes)
-	if unanswered == nil {
+	if k.unanswered == nil {
 		k.drivers, _ = nodeserver.Drivers(ctx, rootDir) // a node may have none
 		k.events, _ = nodeserver.Events(ctx, rootDir)   // nothing else is missed without
 		if len(k.refused) > 0 {
 			k.manifests, err = nodeserver.RefusedManifests(ctx, rootDir)
 			unreadable = errors.Join(unreadable, err)
 		}
-	} else {
-		k.knownBy = nodeserver.ByRecords
 	}
 	entries, err := mounts.All()
 	for _, e := range entries { // the last one is on top
@@ -171,7 +171,10 @@ func look(ctx context.Context, rootDir string, mounts mount.Table, says io.Write
 }
 
 func (k knowledge) explain(v nodeserver.Volume) Explanation {
-	e := Explanation{Volume: v, KnownBy: k.knownBy, Record: k.recordOf(v), AlsoUsedBy: alsoUsing(k.volumes, v), Mount: k.mountAt(v.Path)}
+	e := Explanation{Volume: v, KnownBy: nodeserver.ByNode, unanswered: k.unanswered, Record: k.recordOf(v), AlsoUsedBy: alsoUsing(k.volumes, v), Mount: k.mountAt(v.Path)}
+	if k.unanswered != nil {
+		e.KnownBy = nodeserver.ByRecords
+	}
 	for _, m := range k.manifests {
 		if slices.Contains(m.Pods, types.UID(v.PodUID)) {
 			m.Pods = nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -111,7 +112,7 @@ func failing(now time.Time) (knowledge, nodeserver.Volume) {
 	v.WaitsFor, v.Path = "server nas1 to answer", "/root/pods/u1/volumes/x/data"
 	v.Server = &nodeserver.Health{Name: "nas1", Since: now.Add(-time.Hour), Failures: 3, RetryAt: now.Add(time.Minute), Error: "refused"}
 	return knowledge{
-		rootDir: "/root", knownBy: nodeserver.ByNode, volumes: []nodeserver.Volume{v},
+		rootDir: "/root", volumes: []nodeserver.Volume{v},
 		recorded: []volumemanager.VolumeStatus{{PodUID: "u1", Pod: types.NamespacedName{Namespace: "shop", Name: "web"}, Volume: v.Volume, State: volumemanager.StateMounted, Since: now.Add(-4 * time.Minute)}},
 		drivers: []nodeserver.Driver{{Driver: "disk.example.com", Version: "1.2", Socket: "/run/d.sock", State: nodeserver.Silent, Error: "no answer", Calls: []nodeserver.Call{
 			{Method: "NodePublishVolume", Volume: "vol-1", Seconds: 12}, {Method: "NodeStageVolume", Volume: "vol-2", Seconds: 12}}}},
@@ -178,13 +179,13 @@ func TestOtherProgramsReadTheSame(t *testing.T) {
 func TestRecordsAloneSayLess(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	k, _ := failing(now)
-	k.knownBy, k.drivers, k.mounts = nodeserver.ByRecords, nil, nil
+	k.unanswered, k.drivers, k.mounts = fmt.Errorf("/root: %w", nodeserver.ErrNoNode), nil, nil
 	volumes, err := nodeserver.VolumesOf(append(k.recorded, volumemanager.VolumeStatus{PodUID: "stray", Volume: "left", State: volumemanager.StateFailed, Found: true, Err: volumemanager.ErrNoRecord}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	k.volumes, k.recorded = volumes, append(k.recorded, volumemanager.VolumeStatus{PodUID: "stray", Volume: "left", Found: true, Err: volumemanager.ErrNoRecord})
-	for i, want := range [][]string{{"no podvol run-node answers", "Pod:       shop/web"}, {"Pod:       not known", "none: it is known by its directory alone"}} {
+	for i, want := range [][]string{{"no podvol run-node was asked, so what is wanted", "Pod:       shop/web"}, {"Pod:       not known", "none: it is known by its directory alone"}} {
 		var out bytes.Buffer
 		if err := show(&out, []Explanation{k.explain(volumes[i])}, nil, "text", now); err != nil {
 			t.Fatal(err)
@@ -193,6 +194,10 @@ func TestRecordsAloneSayLess(t *testing.T) {
 			if !strings.Contains(out.String(), text) {
 				t.Errorf("it does not say %q:\n%s", text, out.String())
 			}
+		}
+		k.unanswered = errors.New("podvol run-node answers 503 Service Unavailable") // as status says it
+		if text := nodeserver.KnownBy(k.unanswered); textOf([]Explanation{k.explain(volumes[i])}, now)[3].Text != text+", so what is wanted and what is under way is not known" {
+			t.Errorf("it does not say %q", text)
 		}
 		if strings.Contains(out.String(), "Wanted") || strings.Contains(out.String(), "Under way") {
 			t.Errorf("it says\n%s", out.String())

@@ -15,9 +15,9 @@ import (
 
 // textOf is a pod with its volumes, of which there is one at least.
 func textOf(all []Explanation, now time.Time) []fields.Field {
-	knownBy := "podvol run-node, which runs"
-	if all[0].KnownBy == nodeserver.ByRecords {
-		knownBy = "the records and the mount table: no podvol run-node answers, so what is wanted and what is under way is not known"
+	knownBy := nodeserver.KnownBy(all[0].unanswered)
+	if all[0].unanswered != nil {
+		knownBy += ", so what is wanted and what is under way is not known"
 	}
 	text := []fields.Field{
 		{Name: "Pod", Text: cmp.Or(strings.TrimPrefix(all[0].Namespace+"/"+all[0].Pod, "/"), "not known")},
