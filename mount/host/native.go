@@ -36,9 +36,8 @@ var errGivenUp = errors.New("given up before the mount was made")
 // is certain not to be made. With idMap, a user namespace that it closes, it is an
 // idmapped bind mount.
 func (m *Mounter) mountNative(ctx context.Context, r mount.Request, o mountopt.Options, idMap *os.File) error {
-	var g gate
+	n := &native{api: m.api, undo: m.sys.unmount, table: m.table, config: &m.config, request: r, options: o, idMap: idMap}
 	err := m.doOwning(ctx, mountKey(r.Target), idMap, func() error {
-		n := native{api: m.api, undo: m.sys.unmount, table: m.table, gate: &g, config: m.config, request: r, options: o, idMap: idMap}
 		defer n.close()
 		return n.run(ctx)
 	})
@@ -49,7 +48,7 @@ func (m *Mounter) mountNative(ctx context.Context, r mount.Request, o mountopt.O
 		return r.NotBegun(ladder.Ended(ctx))
 	}
 	failure := m.explain(r, err)
-	if abandoned, ok := errors.AsType[*blockingcall.AbandonedError](err); ok && abandoned.Started && g.take() {
+	if abandoned, ok := errors.AsType[*blockingcall.AbandonedError](err); ok && abandoned.Started && n.gate.take() {
 		return mount.Certain(failure)
 	}
 	return failure
@@ -71,15 +70,16 @@ func (m *Mounter) doOwning(ctx context.Context, key callKey, space *os.File, cal
 	return err
 }
 
-// native is one request under way. What it does with the new mount API is in
+// native is one request under way. Its caller, who may have given it up, touches the gate
+// alone. What it does with the new mount API is in
 // native_*.go; native_legacy.go does the same with mount(2) alone.
 type native struct {
 	api     mountapi.Calls
 	undo    func(path string, flags int) error // umount2(2)
 	statx   mounttable.Statx                   // for the target; nil: the kernel's
 	table   mount.Table
-	gate    *gate
-	config  Config
+	gate    gate
+	config  *Config
 	request mount.Request
 	options mountopt.Options
 	idMap   *os.File // of an idmapped mount; nil else

@@ -83,12 +83,11 @@ func TestNativeMountGivenUp(t *testing.T) {
 }
 
 func TestGate(t *testing.T) {
-	var g gate
-	if !g.take() || g.take() {
+	// The caller was first: the mount is not made.
+	n := native{api: stalled{before: func() { t.Error("mounted") }}, request: mount.Request{Target: t.TempDir(), FSType: "tmpfs"}}
+	if !n.gate.take() || n.gate.take() {
 		t.Error("not exactly one may take it")
 	}
-	// The caller was first: the mount is not made.
-	n := native{api: stalled{before: func() { t.Error("mounted") }}, gate: &g, request: mount.Request{Target: t.TempDir(), FSType: "tmpfs"}}
 	defer n.close()
 	if err := n.run(t.Context()); !errors.Is(err, errGivenUp) {
 		t.Errorf("err = %v", err)
