@@ -28,7 +28,7 @@ func TestBelow(t *testing.T) {
 		mounts := table.Kernel()
 		targets := func(table mount.Table, below string) (targets []string) {
 			t.Helper()
-			entries, err := mount.Below(mounts, below)
+			entries, err := mount.Below(table, below)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -45,8 +45,10 @@ func TestBelow(t *testing.T) {
 			if diff := cmp.Diff(tc.want, targets(mounts, a)); diff != "" {
 				t.Errorf("step %d:\n%s", step, diff)
 			}
-			if diff := cmp.Diff(targets(foreignTable{mounts}, dir), targets(mounts, dir)); diff != "" {
-				t.Errorf("step %d: another table's answer and ours:\n%s", step, diff)
+			for _, dir := range []string{dir, filepath.Dir(dir), "/", inner} {
+				if diff := cmp.Diff(targets(foreignTable{mounts}, dir), targets(mounts, dir)); diff != "" {
+					t.Errorf("step %d: another table's answer of %s and ours:\n%s", step, dir, diff)
+				}
 			}
 		}
 	})

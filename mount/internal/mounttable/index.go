@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -15,7 +16,6 @@ import (
 	"github.com/podvol/podvol/mount"
 	"github.com/podvol/podvol/mount/internal/statmount"
 	"github.com/podvol/podvol/util/eintr"
-	"github.com/podvol/podvol/util/pathin"
 )
 
 // Table is the table of the process's mount namespace, kept in memory. Before each
@@ -371,15 +371,14 @@ func (x *Table) Refs(target string) (refs []string, err error) {
 }
 
 // Below implements [mount.belower].
-func (x *Table) Below(dir string) ([]mount.Entry, error) {
-	found, err := x.hits(func(g *graph) iter.Seq[*node] {
-		return func(yield func(*node) bool) {
-			for _, n := range g.all() {
-				if pathin.Strictly(dir, n.entry.Target) && !yield(n) {
-					return
-				}
-			}
+func (x *Table) Below(dir string) (found []mount.Entry, err error) {
+	err = x.answer(func() (old bool, err error) {
+		below := x.graph.below(dir)
+		if old, err = x.recheck(slices.Values(below)); old || err != nil {
+			return old, err
 		}
+		found = clones(below)
+		return false, nil
 	})
 	if err != nil {
 		return mount.Below(Uncached{}, dir)

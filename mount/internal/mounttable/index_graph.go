@@ -122,6 +122,18 @@ func (g *graph) all() []*node {
 	return g.ordered
 }
 
+// below returns the nodes whose target lies below dir, oldest first. It compares one name with
+// all.
+func (g *graph) below(dir string) (found []*node) {
+	inside := strings.TrimSuffix(dir, "/") + "/"
+	for _, n := range g.all() {
+		if len(n.entry.Target) > len(inside) && strings.HasPrefix(n.entry.Target, inside) {
+			found = append(found, n)
+		}
+	}
+	return found
+}
+
 // isTop reports whether a walk may begin at n: nothing it could be mounted on
 // can be seen.
 func (g *graph) isTop(n *node) bool {
