@@ -105,6 +105,8 @@ func (d *Driver) intercept(s *server) grpc.UnaryServerInterceptor {
 }
 
 func (d *Driver) receive(ctx context.Context, s *server, call Call, work func(context.Context) (any, error)) (any, error) {
+	d.busy.Add(1)
+	defer d.busy.Add(-1)
 	leave, err := d.enter(ctx, s, call)
 	if err != nil {
 		return nil, err

@@ -115,7 +115,7 @@ func AllCapabilities() Capabilities {
 // methods are safe for concurrent use. [Driver.Close] must be called at the end.
 type Driver struct {
 	faults fault.Injector[Call]
-	after  work.Activity // work that goes on after its call was answered
+	busy   work.Activity // calls, and work that goes on after its call was answered
 
 	mu        sync.Mutex
 	config    Config
@@ -314,14 +314,16 @@ func (d *Driver) takeServers() []*server {
 	return servers
 }
 
-// Settle waits for work that goes on after its call was answered.
-func (d *Driver) Settle() { <-d.after.Idle() }
+// Settle waits for the calls that are under way, and for work that goes on after its call was
+// answered. A caller that has given up or died does not wait for that: of its call the driver
+// may not even know it yet.
+func (d *Driver) Settle() { <-d.busy.Idle() }
 
 // goOn works on after a call was answered.
 func (d *Driver) goOn(f func()) {
-	d.after.Add(1)
+	d.busy.Add(1)
 	go func() {
-		defer d.after.Add(-1)
+		defer d.busy.Add(-1)
 		f()
 	}()
 }

@@ -207,6 +207,33 @@ func TestRetryAfterADeadline(t *testing.T) {
 	b.wantViolations(0)
 }
 
+// Nor is one that died, to another that comes by a connection of its own: that may be quicker than
+// what tells the driver of the end.
+func TestRetryBySomebodyElse(t *testing.T) {
+	b := newBench(t, staged())
+	b.add("v1", csitest.Directory)
+	c := mountCapability("")
+	b.must(b.stage(patience(t), "v1", c))
+	for range 30 {
+		began := make(chan struct{})
+		remove := b.driver.Inject(csitest.Fault{Match: csitest.Method("NodePublishVolume"), Nth: 1, Hook: func() { close(began) }, Release: make(chan struct{})})
+		short, cancel := context.WithCancel(t.Context())
+		first := make(chan error, 1)
+		conn, err := csitest.Dial(b.socket)
+		b.must(err)
+		go func() { first <- b.publish(short, "v1", c) }()
+		<-began
+		cancel()
+		b.wantCode(<-first, codes.Canceled)
+		b.driver.Settle()
+		b.node = csi.NewNodeClient(conn)
+		b.must(b.publish(patience(t), "v1", c))
+		remove()
+		t.Cleanup(func() { conn.Close() })
+	}
+	b.wantViolations(0)
+}
+
 func TestFaultsOfEveryCode(t *testing.T) {
 	b := newBench(t, staged())
 	c := mountCapability("")
