@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/examples/podvol/internal/nodeserver"
 	"github.com/podvol/podvol/mount/fakemount"
@@ -85,6 +88,23 @@ func TestANodeThatRefusesIsAskedAgain(t *testing.T) {
 	}
 	if err := c.follow(ctx, make(told)); err != nil || asked != 3 {
 		t.Errorf("it was asked %d times: %v", asked, err)
+	}
+}
+
+// With nothing to write it ends, too, once its reader has gone.
+func TestNobodyReads(t *testing.T) {
+	reader, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Show(t.Context(), Config{RootDir: t.TempDir(), Mounts: fakemount.New().Table(), Out: out, Err: io.Discard, Format: "json"})
+	}()
+	reader.Close()
+	if err := <-ended; !errors.Is(err, unix.EPIPE) {
+		t.Error(err)
 	}
 }
 

@@ -54,9 +54,9 @@ type display interface {
 // errNotYet says that a node takes its time.
 var errNotYet = errors.New("podvol run-node does not answer yet")
 
-// Show shows the volumes below a root directory until ctx ends, which is no error: by the podvol
-// run-node that keeps them, or by the records and the mount table while none does, or it does not
-// answer.
+// Show shows the volumes below a root directory until ctx ends, which is no error, or c.Out has no
+// reader any more: by the podvol run-node that keeps them, or by the records and the mount table
+// while none does, or it does not answer.
 func Show(ctx context.Context, c Config) error {
 	var shown display = newLines(c.Format, c.Out, c.Err)
 	if table.TerminalWidth(c.Out) > 0 && c.Format == "table" {
@@ -65,7 +65,13 @@ func Show(ctx context.Context, c Config) error {
 		shown = s
 	}
 	c.watch, c.soon, c.later = nodeserver.Watch, time.Second, silence
-	return c.follow(ctx, shown)
+	read, stop := whileRead(ctx, c.Out)
+	defer stop()
+	err := c.follow(read, shown)
+	if err == nil && ctx.Err() == nil {
+		err = context.Cause(read)
+	}
+	return err
 }
 
 func (c Config) follow(ctx context.Context, shown display) error {
