@@ -47,6 +47,7 @@ type tombstones struct {
 	sync    func(*os.File) error // fsync(2)
 
 	mu     sync.Mutex
+	looks  int                    // for pods' directories, so far
 	ripe   []buried               // whose pods' directories were seen to be gone
 	enough int                    // of them, to sync for
 	early  map[types.UID][]buried // the others; the last volume of a pod makes them ripe
@@ -58,6 +59,7 @@ type tombstones struct {
 type buried struct {
 	Key
 	under string // its tombstone's key
+	look  int    // after its directories had gone, for its pod's
 	// last: its pod's directory had gone too, and only the directory of all pods is to be synced.
 	// A directory of that name that is there again is another one.
 	last bool
@@ -85,22 +87,31 @@ func syncDir(dir *os.File) error {
 // set up, and returns when that will survive a crash. Another file at its place
 // is not podvol's, and must not be taken for it later.
 func (r Records) Release(key Key, record *mountrecord.Record) error {
+	b := buried{Key: key, look: r.tombstones.nextLook()}
 	hasPod := HasPod(r.tombstones.rootDir, key.PodUID)
 	if hasPod && isBack(r.tombstones.rootDir, key) {
 		return r.Remove(key)
 	}
-	return r.moveToTombstone(key, record, !hasPod)
+	b.last = !hasPod
+	return r.moveToTombstone(b, record)
 }
 
-func (r Records) moveToTombstone(key Key, record *mountrecord.Record, last bool) error {
+func (t *tombstones) nextLook() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.looks++
+	return t.looks
+}
+
+func (r Records) moveToTombstone(b buried, record *mountrecord.Record) error {
 	tombstone := *record
 	tombstone.Confirmed, tombstone.Detached = nil, nil
 	line, err := mountrecord.Encode(&tombstone)
 	if err != nil {
 		return err
 	}
-	b := buried{key, tombstonePrefix + rand.Text() + "/" + key.String(), last}
-	if err := r.journal.Move(key.String(), b.under, line); err != nil {
+	b.under = tombstonePrefix + rand.Text() + "/" + b.Key.String()
+	if err := r.journal.Move(b.Key.String(), b.under, line); err != nil {
 		return err
 	}
 	ripe, early := r.tombstones.add(b)
@@ -114,10 +125,8 @@ func (t *tombstones) add(b buried) (ripe []buried, early map[types.UID][]buried)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if b.last {
-		before := t.early[b.PodUID]
-		delete(t.early, b.PodUID)
-		t.waits -= len(before)
-		t.ripe = append(append(t.ripe, ripened(before)...), b)
+		t.ripe = append(t.ripe, ripened(t.takeBefore(b))...)
+		t.ripe = append(t.ripe, b)
 	} else {
 		t.early[b.PodUID] = append(t.early[b.PodUID], b)
 		t.waits++
@@ -129,6 +138,25 @@ func (t *tombstones) add(b buried) (ripe []buried, early map[types.UID][]buried)
 		early = t.takeEarly()
 	}
 	return ripe, early
+}
+
+// takeBefore takes the volumes of a pod that had gone before a look found its directory gone. The
+// pod may have come again, and a volume of it gone, while the other's record was written. It is
+// called with the lock held.
+func (t *tombstones) takeBefore(b buried) (before []buried) {
+	var after []buried
+	for _, other := range t.early[b.PodUID] {
+		if other.look < b.look {
+			before = append(before, other)
+		} else {
+			after = append(after, other)
+		}
+	}
+	t.waits -= len(before)
+	if t.early[b.PodUID] = after; len(after) == 0 {
+		delete(t.early, b.PodUID)
+	}
+	return before
 }
 
 // ripened are volumes whose pod's directory has gone since.

@@ -203,6 +203,37 @@ func TestTheLastVolumeTakesTheOthersWithIt(t *testing.T) {
 	}
 }
 
+// A volume that goes from a later directory of the pod's name is not taken for one of the earlier.
+func TestThePodComesAgainBeforeItsLastVolumeIsBuried(t *testing.T) {
+	root := t.TempDir()
+	must(t, os.MkdirAll(StateDir(root), 0o700))
+	must(t, os.MkdirAll(PodsDir(root), 0o750))
+	r, _, _, err := OpenRecords(root)
+	must(t, err)
+	var synced []string
+	r.tombstones.sync = func(dir *os.File) error { synced = append(synced, filepath.Base(dir.Name())); return nil }
+	record := func(key Key) *mountrecord.Record {
+		must(t, r.journal.Put(key.String(), []byte("{}")))
+		return &mountrecord.Record{PodUID: key.PodUID, Volumes: []string{key.Spec}, Plugin: "x/y", Path: VolumePlace(root, key), InlineVolume: &v1.Volume{Name: key.Spec}}
+	}
+	plugin := filepath.Dir(VolumePlace(root, Key{"uid", "x/y", ""}))
+	must(t, os.MkdirAll(plugin, 0o750))
+	early, last, again := Key{"uid", "x/y", "early"}, Key{"uid", "x/y", "last"}, Key{"uid", "x/y", "again"}
+	must(t, r.Release(early, record(early)))
+	must(t, os.RemoveAll(filepath.Join(PodsDir(root), "uid")))
+	b := buried{Key: last, look: r.tombstones.nextLook(), last: !HasPod(root, "uid")}
+	must(t, os.MkdirAll(plugin, 0o750)) // another one
+	must(t, r.Release(again, record(again)))
+	must(t, r.moveToTombstone(b, record(last)))
+	if ripe, waits := len(r.tombstones.ripe), r.tombstones.waits; ripe != 2 || waits != 1 {
+		t.Errorf("%d are ripe, %d wait", ripe, waits)
+	}
+	must(t, r.Close())
+	if !slices.Contains(synced, filepath.Base(plugin)) {
+		t.Errorf("synced %v, but not the directory that the volume was removed from", synced)
+	}
+}
+
 // What may be a volume is seen by its name alone, and names are compared as the kernel does.
 func TestWhatIsBack(t *testing.T) {
 	long := strings.Repeat("l", 253) // as of a PersistentVolume; with a prefix no file has it
