@@ -16,13 +16,13 @@ type markup string
 // document is HTML that is being written.
 type document struct{ text bytes.Buffer }
 
-// put writes markup with the values in the places of its %s, escaped. A place is between two
+// put writes markup with the values in the places of its %s, [clean] and escaped. A place is between two
 // tags or between the double quotes of an attribute, which is neither a handler (onclick) nor
 // a style, and no address unless a function of this package has made it.
 func (d *document) put(m markup, values ...any) {
 	escaped := make([]any, len(values))
 	for i, value := range values {
-		escaped[i] = html.EscapeString(fmt.Sprint(value))
+		escaped[i] = html.EscapeString(clean(fmt.Sprint(value)))
 	}
 	fmt.Fprintf(&d.text, string(m), escaped...)
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -80,8 +81,8 @@ func failed(pod, name string, err error) volumemanager.VolumeStatus {
 }
 
 // hostile is a text that would be markup, a script, a handler, an address or a verb of Printf if
-// it were not escaped.
-const hostile = "javascript:alert(0)//<img src=x onerror=\"alert(1)\"></script></style></title><script>alert(2)</script>'\" autofocus onfocus=alert(3) &lt;%s%d<!--{{.Node}}"
+// it were not escaped, and that has what no page is to have.
+const hostile = "javascript:alert(0)//<img src=x onerror=\"alert(1)\"></script></style></title><script>alert(2)</script>'\" autofocus onfocus=alert(3) &lt;%s%d<!--{{.Node}}\x00\x1b[31m\xff\u202e"
 
 // hostileRows have it in every text that others choose.
 func hostileRows() []volumemanager.VolumeStatus {
@@ -129,8 +130,8 @@ func TestNothingOfOthersIsMarkup(t *testing.T) {
 		return slices.Repeat(hostileRows(), 3*perPage)
 	}}), "/?page=2&q="+query).Body.String() // leads to others
 	for _, page := range []string{text, asked, several} {
-		if !isBalanced(page) || strings.Count(page, "<script") != 1 || strings.Contains(page, "<img") || strings.Contains(page, "<!--") || strings.Contains(page, "%!") {
-			t.Errorf("it is markup in\n%s", page)
+		if !isBalanced(page) || strings.Count(page, "<script") != 1 || strings.Contains(page, "<img") || strings.Contains(page, "<!--") || strings.Contains(page, "%!") || strings.ContainsAny(page, "\x00\x1b\u202e") || !utf8.ValidString(page) {
+			t.Errorf("it is markup, or no text, in\n%s", page)
 		}
 		for _, address := range regexp.MustCompile(`href="([^"]*)"`).FindAllStringSubmatch(page, -1) {
 			if !strings.HasPrefix(address[1], "./") && address[1] != "#volumes" {

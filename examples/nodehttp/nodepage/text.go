@@ -36,8 +36,7 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%d days", d/(24*time.Hour))
 }
 
-// plain is a text without what changes a reader's eye: controls and directions of writing. It
-// is not endless.
+// plain is a [clean] text that is not endless.
 func plain(text string) string {
 	n := 0
 	for at := range text {
@@ -46,6 +45,11 @@ func plain(text string) string {
 			break
 		}
 	}
+	return clean(text)
+}
+
+// clean is a text without what changes a reader's eye: controls and directions of writing.
+func clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\n' && (unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)) {
 			return unicode.ReplacementChar

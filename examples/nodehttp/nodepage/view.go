@@ -53,7 +53,7 @@ type choice struct {
 
 // newView selects what a request asks for.
 func newView(node string, l *look, asked url.Values) view {
-	v := view{Node: plain(node), Query: plain(asked.Get("q")), State: asked.Get("state"), Taken: moment{Machine: l.taken.UTC().Format(time.RFC3339), Clock: l.taken.UTC().Format(time.DateTime)}, All: len(l.rows)}
+	v := view{Node: plain(node), Query: plain(asked.Get("q")), State: plain(asked.Get("state")), Taken: moment{Machine: l.taken.UTC().Format(time.RFC3339), Clock: l.taken.UTC().Format(time.DateTime)}, All: len(l.rows)}
 	if l.damaged != nil {
 		v.Damaged = plain(l.damaged.Error())
 	}
@@ -63,6 +63,10 @@ func newView(node string, l *look, asked url.Values) view {
 	v.refuse(l)
 	for i, d := range l.drivers {
 		d.Name, d.Version, d.Error, d.State = plain(d.Name), plain(d.Version), plain(d.Error), plain(d.State)
+		d.Calls = slices.Clone(d.Calls)
+		for n, call := range d.Calls {
+			d.Calls[n] = plain(call)
+		}
 		class := "good"
 		if d.Trouble {
 			class = "bad"
