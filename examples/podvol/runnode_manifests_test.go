@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/podvol/podvol/util/testenv/nstest"
@@ -49,5 +50,32 @@ func TestRunNodeStartsBeforeItsManifestsAreMounted(t *testing.T) {
 		if _, err := os.Stat(kept); err == nil {
 			t.Error("what it was told to obey it did not")
 		}
+	})
+}
+
+// A node that keeps the volumes of pods back says so to all who ask.
+func TestWhatIsKeptBackIsSaid(t *testing.T) {
+	nstest.Parallel(t)
+	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
+		dir, root := filepath.Join(t.TempDir(), "manifests"), filepath.Join(t.TempDir(), "root")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		putManifest(t, dir, "a.yaml", podNamed("a", disk))
+		n := runProcess(t, dir, root)
+		n.row("disk", "mounted")
+		n.stop()
+
+		renamed(t, dir, dir+".unmounted")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		n = runProcess(t, dir, root)
+		n.hears("is its disk mounted?")
+		out, errOut := mustPodvol(t, exitFailed, "status", "-o", "wide", "--root-dir", root)
+		if !strings.Contains(out, "manifest manifests") || !strings.Contains(errOut, "is its disk mounted?") || !strings.Contains(errOut, "--accept-manifests") {
+			t.Errorf("status prints\n%s%s", out, errOut)
+		}
+		n.stop()
 	})
 }

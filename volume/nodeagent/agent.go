@@ -86,7 +86,8 @@ type Config struct {
 	// of a pod that waits for a claim. Run and Close call it from one goroutine.
 	// Its error ends Run. Nil drops the statuses.
 	Status func(volumemanager.VolumeStatus) error
-	// Refused receives all refused files each time that they change, also when none is left.
+	// Refused receives all refused files each time that they change, also when none is left,
+	// and the directory while a person has a question to answer about it.
 	// Run calls it from one goroutine. Nil drops them.
 	Refused func([]manifestdir.Refusal)
 	// Hints are for notices.
@@ -391,7 +392,8 @@ func (a *Agent) pruneAndReport(ctx context.Context) error {
 func (a *Agent) tell() {
 	told := fmt.Sprintf("the manifests declare %s of %s", number(a.volumes, "volume"), number(len(a.want.Pods), "pod"))
 	refused := a.dir.Refused()
-	if n := len(refused); n > 0 {
+	files := slices.DeleteFunc(slices.Clone(refused), func(r manifestdir.Refusal) bool { return r.Question })
+	if n := len(files); n > 0 {
 		told += "; " + number(n, "file") + " refused"
 	}
 	if !slices.Equal(refused, a.refused) {

@@ -66,6 +66,7 @@ type Directory struct {
 	accept   bool                                // the directory is meant as it is, whatever it had
 	mounted  func() []volumemanager.VolumeStatus // of pods
 	question string                              // what a person has to answer before anything goes; empty: nothing
+	asked    time.Time                           // since when there has been a question
 	shown    map[string]bool                     // like seen, with pods
 }
 

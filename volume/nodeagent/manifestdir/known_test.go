@@ -163,9 +163,16 @@ func TestDirectoryAsksWhereNothingIsKnown(t *testing.T) {
 		if d.rest(); d.Complete() || !strings.Contains(d.question, "--accept-manifests") {
 			t.Errorf("empty, with volumes: complete %t, question %q", d.Complete(), d.question)
 		}
+		asked := d.Refused()
+		if len(asked) != 1 || !asked[0].Question || asked[0].Path != path || asked[0].Reason != d.question || asked[0].Since.IsZero() {
+			t.Errorf("refused: %+v", asked)
+		}
+		if d.rest(); !slices.Equal(d.Refused(), asked) {
+			t.Errorf("refused: %+v, before %+v", d.Refused(), asked)
+		}
 		putFile(t, filepath.Join(path, "a.yaml"), podNamed("a", disk))
-		if d.rest(); !d.Complete() {
-			t.Errorf("with a manifest: question %q", d.question)
+		if d.rest(); !d.Complete() || len(d.Refused()) > 0 {
+			t.Errorf("with a manifest: question %q, refused %+v", d.question, d.Refused())
 		}
 		const old = `{"inode":7,"files":{"b.yaml":["Pod shop/b"]}}`
 		sealed := []string{"", "{", `{"schemaVersion":2,"files":[]}`, `{"schemaVersion":2,"inode":7}`, `{"schemaVersion":2,"inode":7,"giles":{"b.yaml":["Pod shop/b"]}}`, old}

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -30,6 +31,9 @@ func (d *Directory) ask() {
 	question, moving := d.questionAbout(now), slices.ContainsFunc(d.sorted(), func(f *watchedFile) bool { return !f.there })
 	if question != "" && moving {
 		return // a missing object may be on its way, and is in force until it is known
+	}
+	if question != "" && d.question == "" {
+		d.asked = time.Now()
 	}
 	if d.question = question; question != "" {
 		return

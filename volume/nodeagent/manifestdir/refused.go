@@ -9,7 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Refusal is a file that is refused, or a directory that cannot be read.
+// Refusal is a file that is refused, or the directory while it cannot be read or a person
+// has to say whether it is the intended one.
 type Refusal struct {
 	// Path is its path.
 	Path string
@@ -18,6 +19,8 @@ type Refusal struct {
 	Reason string
 	// Since is the time of the first refusal after the last good version.
 	Since time.Time
+	// Question: Path is the directory, and Reason is [Directory.Question].
+	Question bool
 
 	good *Contents // the last good version; nil: there was none
 }
@@ -39,10 +42,12 @@ func (r Refusal) Pods() (uids []types.UID) {
 func (d *Directory) Refused() (all []Refusal) {
 	if d.fault != "" {
 		all = append(all, Refusal{Path: d.dir, Reason: d.fault, Since: d.unread})
+	} else if d.question != "" {
+		all = append(all, Refusal{Path: d.dir, Reason: d.question, Since: d.asked, Question: true})
 	}
 	for _, file := range d.files {
 		if file.fault != "" {
-			all = append(all, Refusal{filepath.Join(d.dir, file.name), file.fault, file.refused, file.good})
+			all = append(all, Refusal{Path: filepath.Join(d.dir, file.name), Reason: file.fault, Since: file.refused, good: file.good})
 		}
 	}
 	slices.SortFunc(all, func(a, b Refusal) int { return cmp.Compare(a.Path, b.Path) })

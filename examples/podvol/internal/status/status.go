@@ -54,12 +54,13 @@ func Command(s Config) *cobra.Command {
 			"a server does not. Pods of one name, as of several nodes, are told apart by UID and\n" +
 			"node, which podvol unmount --uid and --node take. In a container whose mounts the host\n" +
 			"would not see, standard error says what its manifest lacks.\n" +
-			"A manifest that run-node refuses is a row of state refused, with the error.\n" +
+			"A manifest that run-node refuses is a row of state refused, with the error, and so is\n" +
+			"their directory while run-node asks whether it is the right one.\n" +
 			"--watch goes on: at a terminal it redraws the table at each change, in a pipe it prints\n" +
 			"the rows that change, until it is interrupted. While run-node does not answer it shows\n" +
 			"the records, says so, and goes on once there is an answer.\n\n" +
 			"Exit code: 0 when all volumes are mounted that a container mounts, 1 when some are not,\n" +
-			"a manifest is refused, or something cannot be read or is lost.",
+			"a manifest or their directory is refused, or something cannot be read or is lost.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			rootDir, err := s.CheckRootDir(rootDir)
 			if err != nil {
