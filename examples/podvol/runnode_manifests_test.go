@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -57,6 +58,7 @@ func TestRunNodeStartsBeforeItsManifestsAreMounted(t *testing.T) {
 func TestWhatIsKeptBackIsSaid(t *testing.T) {
 	nstest.Parallel(t)
 	nstest.RunAs(t, []nstest.Mode{nstest.Root}, func(t *testing.T) {
+		t.Cleanup(http.DefaultClient.CloseIdleConnections)
 		dir, root := filepath.Join(t.TempDir(), "manifests"), filepath.Join(t.TempDir(), "root")
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
@@ -75,6 +77,29 @@ func TestWhatIsKeptBackIsSaid(t *testing.T) {
 		out, errOut := mustPodvol(t, exitFailed, "status", "-o", "wide", "--root-dir", root)
 		if !strings.Contains(out, "manifest manifests") || !strings.Contains(errOut, "is its disk mounted?") || !strings.Contains(errOut, "--accept-manifests") {
 			t.Errorf("status prints\n%s%s", out, errOut)
+		}
+		explains := func(key, want string, args ...string) {
+			t.Helper()
+			out, _ := mustPodvol(t, exitOK, append([]string{"explain", "a", "--root-dir", root}, args...)...)
+			if !strings.Contains(out, key) || !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
+				t.Errorf("explain prints\n%s", out)
+			}
+		}
+		explains("Wanted:", "Wanted: no manifest has it, and it is kept: "+dir+" is empty, or another directory")
+		explains(`"kept": true`, `"keptBecause": "no manifest has it, and it is kept: `, "-o", "json")
+		n.stop()
+
+		putManifest(t, dir, "a.yaml", podNamed("a", "{name: disk, emptyDirr: {}}"))
+		n = runProcess(t, dir, root, "--metrics-addr", "0", "--accept-manifests")
+		_, url, _ := strings.Cut(n.hears("metrics are at "), "metrics are at ")
+		url, _, _ = strings.Cut(url, "/metrics")
+		n.hears("pods in no manifest are kept until every manifest has been read")
+		out, _ = mustPodvol(t, exitFailed, "explain", "a", "--root-dir", root)
+		if !strings.Contains(out, "no manifest has it; it is kept until every manifest can be read") || !strings.Contains(out, "Manifest:  its newer version is refused since 2") {
+			t.Errorf("explain prints\n%s", out)
+		}
+		if page := string(get(t, url+"/")); !strings.Contains(page, "is kept, though no manifest that can be read has it") || strings.Contains(page, "is to go") {
+			t.Errorf("the page is\n%s", page)
 		}
 		n.stop()
 	})

@@ -40,7 +40,7 @@ func TestWishesBeforeRunAreKept(t *testing.T) {
 	if err := manager.WaitForUnmounted(t.Context(), "uid-gone"); err != nil {
 		t.Fatal(err)
 	}
-	if rows := manager.Explain(); len(rows) != 1 || !rows[0].Wanted || rows[0].State != volumemanager.StateMounted {
+	if rows := manager.Explain(); len(rows) != 1 || !rows[0].Wanted || rows[0].Kept || rows[0].State != volumemanager.StateMounted {
 		t.Errorf("Explain = %+v", rows)
 	}
 }

@@ -75,6 +75,7 @@ func newManager(config Config, host *volume.Host, plugins *volume.VolumePluginMg
 			containers: config.Containers, keepEndedPodData: config.KeepEndedPodData},
 		records: new(rootdir.Records), podDirs: new(rootdir.PodDirs),
 	}
+	status.leaves = m.desired.leaves
 	m.addSteps()
 	return m
 }

@@ -170,7 +170,7 @@ func TestPodsMayBeCompleteBeforeTheRecordsAreRead(t *testing.T) {
 		manager.DeletePod("uid-deleted")
 		defer w.run(manager)()
 		synctest.Wait()
-		if rows := manager.Explain(); len(rows) != 1 || rows[0].PodUID != "uid-kept" || rows[0].State != volumemanager.StateMounted {
+		if rows := manager.Explain(); len(rows) != 1 || rows[0].PodUID != "uid-kept" || !rows[0].Kept || rows[0].State != volumemanager.StateMounted {
 			t.Errorf("rows = %+v, want the kept pod's alone", rows)
 		}
 	})

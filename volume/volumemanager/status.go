@@ -24,6 +24,7 @@ type publisher struct {
 	nodeName string
 	watchers map[*watcher]struct{}
 	claims   claimindex.Index[*podVolume]
+	leaves   func(*podState) bool // whether a pod is to go
 }
 
 // rows are the status of a directory's volumes, as far as it says it itself.
@@ -148,6 +149,7 @@ func (p *publisher) rows(s *podVolume) []VolumeStatus {
 	health := p.healthOf(s)
 	for i := range rows {
 		rows[i].Server, rows[i].Attachment = health, trouble
+		rows[i].Kept = !s.pod.wanted && !p.leaves(s.pod)
 	}
 	return rows
 }

@@ -45,10 +45,10 @@ func TestStatusAsJSON(t *testing.T) {
 			"durationSeconds": 0.0, "wanted": false, "failures": 0.0,
 			"error": "set up: it is broken; mend it", "cause": "Unknown", "advice": "mend it",
 		}},
-		"waiting": {volumemanager.VolumeStatus{State: volumemanager.StatePending,
+		"waiting": {volumemanager.VolumeStatus{State: volumemanager.StatePending, Kept: true,
 			Attachment: &volumemanager.AttachmentError{Volume: "example.com/disk/a", Node: "node1", ReportedInUse: true}}, map[string]any{
 			"namespace": "", "pod": "", "podUID": "", "volume": "", "plugin": "", "source": "", "state": "pending", "path": "",
-			"durationSeconds": 0.0, "wanted": false, "failures": 0.0,
+			"durationSeconds": 0.0, "wanted": false, "kept": true, "failures": 0.0,
 			"attachment": "example.com/disk/a waits to be reported attached to node node1",
 			"waitsFor":   "example.com/disk/a to be reported attached to node node1",
 		}},

@@ -65,7 +65,9 @@ func pods(rows []volumemanager.VolumeStatus, l *look) []pod {
 			if r.Pod.Name == "" {
 				p.Name = "Of no known pod"
 			}
-			if !r.Wanted {
+			if r.Kept {
+				p.Note = "is kept, though no manifest that can be read has it"
+			} else if !r.Wanted {
 				p.Note = "is to go"
 			}
 			p.History = l.events.history(p.ID, l.taken, podKey(r))

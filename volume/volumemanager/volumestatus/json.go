@@ -26,6 +26,7 @@ type statusJSON struct {
 	Device           string        `json:"device,omitempty"`
 	State            string        `json:"state"`
 	Wanted           bool          `json:"wanted"`
+	Kept             bool          `json:"kept,omitempty"`
 	Since            time.Time     `json:"since,omitzero"`
 	DurationSeconds  float64       `json:"durationSeconds"`
 	Operation        string        `json:"operation,omitempty"`
@@ -89,6 +90,7 @@ func progressOf(p volume.Progress) *progressJSON {
 //   - An error has its text ("error"), one word for its cause ("cause", such as "NotFound",
 //     "HelperMissing" or "Unknown"), what to do about it ("advice", the end of the text where
 //     there is one), and whether it may have left something behind ("uncertain").
+//   - "kept" is there if it is true.
 //   - "waitsFor" is [Status.WaitsFor].
 //   - Trouble with the attachment is its text ("attachment").
 //   - "server" (name, answers, since, failures, retryAt, error) is there only if mounts
@@ -97,7 +99,7 @@ func progressOf(p volume.Progress) *progressJSON {
 func (s Status) MarshalJSON() ([]byte, error) {
 	out := statusJSON{
 		Namespace: s.Pod.Namespace, Pod: s.Pod.Name, PodUID: s.PodUID, Node: string(s.NodeName), Volume: s.Volume,
-		Plugin: s.Plugin, Source: s.Source, Path: s.Path, Device: s.Device, State: string(s.State), Wanted: s.Wanted,
+		Plugin: s.Plugin, Source: s.Source, Path: s.Path, Device: s.Device, State: string(s.State), Wanted: s.Wanted, Kept: s.Kept,
 		Since: s.Since.UTC(), DurationSeconds: s.Duration.Seconds(),
 		Operation: s.Operation, Began: s.Began.UTC(), Progress: progressOf(s.Progress),
 		Failures: s.Failures, NextRetry: s.NextRetry.UTC(), PersistentVolume: s.PersistentVolume,

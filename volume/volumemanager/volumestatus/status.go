@@ -70,6 +70,9 @@ type Status struct {
 	Duration time.Duration
 	// Wanted: the pod is declared with the volume, and not deleted.
 	Wanted bool
+	// Kept: it is not wanted, and stays all the same until its pod is declared or deleted, or
+	// every pod of the node is known without it.
+	Kept bool
 	// Found: it is known from its directory or an unreadable record alone, and
 	// Volume is the directory's name: for a PersistentVolume that is its own, not
 	// the pod's. A set-up of the pod's volumes finds out whose it is.

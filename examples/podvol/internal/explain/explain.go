@@ -52,6 +52,8 @@ type Explanation struct {
 	Record string `json:"record"`
 	// AlsoUsedBy are other volumes that show the same data.
 	AlsoUsedBy []string `json:"alsoUsedBy,omitempty"`
+	// KeptBecause says why a volume that no manifest has stays all the same; empty: it does not.
+	KeptBecause string `json:"keptBecause,omitempty"`
 	// Refused is the newer version of the pod's manifest, if run-node refuses it.
 	Refused *nodeserver.RefusedManifest `json:"refused,omitempty"`
 	// Driver is the volume's CSI driver, if run-node knows it, with the calls for this volume alone.
@@ -176,10 +178,13 @@ func (k knowledge) explain(v nodeserver.Volume) Explanation {
 		e.KnownBy = nodeserver.ByRecords
 	}
 	for _, m := range k.manifests {
-		if slices.Contains(m.Pods, types.UID(v.PodUID)) {
+		if slices.Contains(m.Pods, types.UID(v.PodUID)) || v.Kept && m.Names("Pod", v.PodName()) {
 			m.Pods = nil
 			e.Refused = &m
 		}
+	}
+	if v.Kept {
+		e.KeptBecause = keptBecause(k.manifests)
 	}
 	driver, handle, _ := strings.Cut(v.Source, ":")
 	for _, d := range k.drivers {

@@ -43,3 +43,16 @@ func orRefused(refused []nodeserver.Volume, word string, notFound error) error {
 	}
 	return fmt.Errorf("%w\nrefused manifests may have it, see podvol status: %s", notFound, strings.Join(files, ", "))
 }
+
+// keptBecause says what the node waits for until it tears down what no manifest has.
+func keptBecause(refused []nodeserver.RefusedManifest) string {
+	for _, m := range refused {
+		if m.Question {
+			return "no manifest has it, and it is kept: " + m.Reason
+		}
+	}
+	if len(refused) > 0 {
+		return "no manifest has it; it is kept until every manifest can be read"
+	}
+	return "not known yet; it is kept until that is known"
+}

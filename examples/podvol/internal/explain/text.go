@@ -74,6 +74,9 @@ func (e Explanation) wanted() string {
 	if e.Wanted {
 		return "yes, its pod is declared with it"
 	}
+	if e.KeptBecause != "" {
+		return e.KeptBecause
+	}
 	return "no, it is torn down once the pod's containers are gone"
 }
 

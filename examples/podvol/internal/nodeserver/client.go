@@ -39,6 +39,7 @@ type Volume struct {
 	Device           string    `json:"device,omitempty"`
 	State            string    `json:"state"`
 	Wanted           bool      `json:"wanted"`
+	Kept             bool      `json:"kept,omitempty"`
 	Since            time.Time `json:"since,omitzero"`
 	DurationSeconds  float64   `json:"durationSeconds"`
 	Operation        string    `json:"operation,omitempty"`

@@ -26,8 +26,13 @@ func (v Volume) IsRefused() bool { return v.State == Refused }
 
 // Names reports whether a refused manifest's error is about an object of a kind, by its name with
 // or without its namespace.
-func (v Volume) Names(kind, name string) bool {
-	for _, at := range strings.Split(v.Error, ": ") {
+func (v Volume) Names(kind, name string) bool { return names(v.Error, kind, name) }
+
+// Names reports what [Volume.Names] does.
+func (m RefusedManifest) Names(kind, name string) bool { return names(m.Reason, kind, name) }
+
+func names(reason, kind, name string) bool {
+	for _, at := range strings.Split(reason, ": ") {
 		object, ok := strings.CutPrefix(at, kind+" ")
 		if ok && (object == name || strings.HasSuffix(object, "/"+name)) {
 			return true
@@ -66,6 +71,8 @@ type RefusedManifest struct {
 	Path   string    `json:"path"`
 	Reason string    `json:"reason"`
 	Since  time.Time `json:"since"`
+	// Question: the path is the directory, and the reason asks whether it is the intended one.
+	Question bool `json:"question,omitempty"`
 	// Pods are the UIDs of the pods of the last good version, which stays in force.
 	Pods []types.UID `json:"pods,omitempty"`
 }
@@ -74,7 +81,7 @@ type RefusedManifest struct {
 func (v *Views) refusedManifests() []RefusedManifest {
 	all := []RefusedManifest{}
 	for _, r := range v.refused() {
-		all = append(all, RefusedManifest{r.Path, cut(r.Reason), r.Since, r.Pods()})
+		all = append(all, RefusedManifest{r.Path, cut(r.Reason), r.Since, r.Question, r.Pods()})
 	}
 	return all
 }

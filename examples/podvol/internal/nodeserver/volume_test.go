@@ -21,7 +21,7 @@ func TestARowHasAllThatIsServed(t *testing.T) {
 	status := volumemanager.VolumeStatus{
 		Pod: types.NamespacedName{Namespace: "shop", Name: "web"}, PodUID: "uid", NodeName: "node", Volume: "data",
 		Plugin: "plugin", Source: "source", PersistentVolume: "pv", Claim: types.NamespacedName{Namespace: "shop", Name: "data"},
-		State: volumemanager.StatePending, Path: "/path", Device: "/dev/sdx", Since: now, Duration: time.Second, Wanted: true,
+		State: volumemanager.StatePending, Path: "/path", Device: "/dev/sdx", Since: now, Duration: time.Second, Wanted: true, Kept: true,
 		Operation: "set-up", Began: now, Progress: volume.Progress{Doing: "copying", Done: 1, Total: 2}, Failures: 3, NextRetry: now,
 		Err:        &volume.Failure{Cause: errors.New("broken"), What: "it is broken", Next: "mend it"},
 		Attachment: &volumemanager.AttachmentError{Volume: "plugin/data", Node: "node"},
