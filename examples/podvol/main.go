@@ -77,9 +77,10 @@ func (s streams) logger() *slog.Logger { return slog.New(sentences.New(s.err, sl
 func isTerminal(w io.Writer) bool { return table.TerminalWidth(w) > 0 }
 
 // fail says why a command has failed: each of joined errors has a line of its own.
-func (s streams) fail(err error) {
-	_ = table.Paragraph(s.err, "", "podvol: "+strings.TrimSpace(err.Error()))
-}
+func (s streams) fail(err error) { s.tell(strings.TrimSpace(err.Error())) }
+
+// tell writes what may have several lines, such as the faults of a file.
+func (s streams) tell(text string) { _ = table.Paragraph(s.err, "", "podvol: "+text) }
 
 // say writes one sentence, whatever the names in it are.
 func (s streams) say(format string, args ...any) {

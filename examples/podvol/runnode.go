@@ -220,7 +220,7 @@ func (o *runNodeOptions) agent(ctx context.Context, where *place, s streams, out
 		Adopt: o.adopt, ClaimPlugins: append(own, o.cleaner...), VolumeDirs: o.volumeDirs, Disks: o.disks,
 		UnmountOnExit: o.unmountOnExit, UnmountTimeout: kubeletPodWait, Manager: "podvol run-node " + o.dir,
 		Events: loggedEvents{log, where.rename}, ClaimEvents: storageEvents{log, where.rename}, Logger: log,
-		Notice: func(text string) { s.say("%s", text) }, Status: out.Print,
+		Notice: s.tell, Status: out.Print,
 		Hints: nodeagent.Hints{Accept: "--accept-manifests", Adopt: "--adopt", Restart: "start run-node again", Delete: deleteCommand},
 	}, nil
 }

@@ -28,6 +28,13 @@ func TestRunNodeIsNotEndedByOnePod(t *testing.T) {
 	}
 	n.row("scratch", "mounted")
 	n.hears("the manifests declare 1 volume of 1 pod; 1 file refused; pods in no manifest are kept")
+	n.put("bad.yaml", podNamed("one", "{name: v, emptydir: {}}")+"---\n"+podNamed("two", "{name: v, emptydir: {}}"))
+	if line := n.hears("Pod shop/one"); strings.Contains(line, "Pod shop/two") {
+		t.Errorf("it said of both in one line: %q", line)
+	}
+	if line := n.hears("Pod shop/two"); strings.Contains(line, `\n`) {
+		t.Errorf("it said %q", line)
+	}
 	n.put("bad.yaml", podNamed("bad", "{name: v, emptyDir: {}}"))
 	n.row("v", "mounted")
 	if code := n.stop(); code != exitOK {
