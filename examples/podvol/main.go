@@ -172,12 +172,25 @@ func rootCommand(s streams) *cobra.Command {
 		withoutArgs(version.Command(s.out)), withoutArgs(pluginlist.Command(s.out, ownplugins.Known)), withoutArgs(ownplugins.ListCommand(ownplugins.Config{Out: s.out, Err: s.err, Usage: usagef, Reported: errReported, RootDir: addRootDir})))
 	completion.Flags(root)
 	root.InitDefaultCompletionCmd()
+	root.InitDefaultHelpCmd()
 	for _, c := range root.Commands() {
-		if c.Name() == "completion" { // which takes a wrong word for a wish for help
+		switch c.Name() { // which take a wrong word for a wish for help
+		case "completion":
 			c.Args, c.RunE = root.Args, root.RunE
+		case "help":
+			c.Args = helpArgs
 		}
 	}
 	return root
+}
+
+// helpArgs refuses words that are no command.
+func helpArgs(help *cobra.Command, args []string) error {
+	c, words, err := help.Root().Find(args)
+	if err == nil && len(words) > 0 && c.HasSubCommands() {
+		return unknownCommand(c, words[0])
+	}
+	return err
 }
 
 func unknownCommand(root *cobra.Command, word string) error {

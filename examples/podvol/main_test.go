@@ -186,6 +186,8 @@ func TestMistypedWordsSayWhatIsMeant(t *testing.T) {
 		"mount --fake -f " + pod: `spec.containers[0].volumeMount: there is no such field; did you mean "volumeMounts"?`,
 		"fsck --insid":           "unknown flag: --insid; see podvol fsck --help",
 		"status -x":              "unknown shorthand flag: 'x' in -x; see podvol status --help",
+		"help mout":              `unknown command "mout"; did you mean "mount"?; see podvol --help`,
+		"help pvc delte":         `unknown command "delte"; did you mean "delete"?; see podvol pvc --help`,
 		"something":              `unknown command "something"; see podvol --help`,
 		"umount --all":           `unknown command "umount"; did you mean "unmount"?`,
 		"expl":                   `did you mean "explain"?`,
@@ -198,6 +200,9 @@ func TestMistypedWordsSayWhatIsMeant(t *testing.T) {
 		if _, errOut := mustPodvol(t, exitUsage, strings.Fields(args)...); !strings.Contains(errOut, want) {
 			t.Errorf("%s: %s, want %q", args, errOut, want)
 		}
+	}
+	if out, _ := mustPodvol(t, exitOK, "help", "pvc", "delete"); !strings.Contains(out, "podvol pvc delete ") {
+		t.Errorf("help prints\n%s", out)
 	}
 	if code, _, errOut := podvol(t, "", "run", "--contaner", "c"); code != exitRunFailed || !strings.Contains(errOut, `did you mean "--container"?`) {
 		t.Errorf("run: exit code %d, %s", code, errOut)
