@@ -28,6 +28,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -58,8 +59,8 @@ func main() {
 		defer stop()
 		context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	}
-	// A reader that goes away must not end a mount half-way; its error is
-	// reported in the end.
+	// A reader that goes away must not end a mount half-way; the exit code
+	// has it in the end.
 	signal.Ignore(unix.SIGPIPE)
 	os.Exit(run(ctx, os.Args[1:], streams{in: os.Stdin, out: os.Stdout, err: os.Stderr}))
 }
@@ -77,7 +78,12 @@ func (s streams) logger() *slog.Logger { return slog.New(sentences.New(s.err, sl
 func isTerminal(w io.Writer) bool { return table.TerminalWidth(w) > 0 }
 
 // fail says why a command has failed: each of joined errors has a line of its own.
-func (s streams) fail(err error) { s.tell(strings.TrimSpace(err.Error())) }
+// Nothing is said where all that has failed is that nobody reads the output any more.
+func (s streams) fail(err error) {
+	if !isUnread(err) {
+		s.tell(strings.TrimSpace(err.Error()))
+	}
+}
 
 // tell writes what may have several lines, such as the faults of a file.
 func (s streams) tell(text string) { _ = table.Paragraph(s.err, "", "podvol: "+text) }
@@ -131,6 +137,20 @@ func run(ctx context.Context, args []string, s streams) int {
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// isUnread reports whether an error says only that the reader of standard output is gone, as head
+// is once it has its lines.
+func isUnread(err error) bool {
+	switch e := err.(type) {
+	case *os.PathError:
+		return e.Path == os.Stdout.Name() && errors.Is(e.Err, unix.EPIPE)
+	case interface{ Unwrap() []error }:
+		return !slices.ContainsFunc(e.Unwrap(), func(err error) bool { return !isUnread(err) })
+	case interface{ Unwrap() error }:
+		return isUnread(e.Unwrap())
+	}
+	return false
 }
 
 // isUsage reports whether an error is the user's to mend in what he has written. A full disk is not,
