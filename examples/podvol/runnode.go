@@ -214,6 +214,9 @@ func (o *runNodeOptions) agent(ctx context.Context, where *place, s streams, out
 		return nodeagent.Config{}, err
 	}
 	out.Edit = where.editRow
+	if o.fake {
+		out.Expect(rows.Row{State: string(volumemanager.StateMounted), Fake: true})
+	}
 	node := where.config(o.nodeName, nil)
 	return nodeagent.Config{
 		Dir: o.dir, Accept: o.accept, RootDir: node.RootDir, NodeName: o.nodeName, Mounter: node.Mounter, HostFiles: node.HostFiles,

@@ -26,6 +26,7 @@ type Stream struct {
 	// Edit may change a row before it is printed.
 	Edit    func(*Row)
 	add     func(Row) error
+	expect  func(Row)
 	printed map[Key]string
 	mounted map[Key]bool // of those that are printed
 }
@@ -38,13 +39,16 @@ func NewStream(format string, out, errOut io.Writer) *Stream {
 	s := &Stream{printed: make(map[Key]string), mounted: make(map[Key]bool), Edit: func(*Row) {}}
 	if format == "json" {
 		encoder := json.NewEncoder(out)
-		s.add = func(r Row) error { return encoder.Encode(r) }
+		s.add, s.expect = func(r Row) error { return encoder.Encode(r) }, func(Row) {}
 	} else {
 		t := newTable(format == "wide", out, errOut)
-		s.add = func(r Row) error { return t.Add(r) }
+		s.add, s.expect = func(r Row) error { return t.Add(r) }, func(r Row) { t.table.Measure(t.cells(r)) }
 	}
 	return s
 }
+
+// Expect makes room for rows like this one.
+func (s *Stream) Expect(r Row) { s.expect(r) }
 
 // Print prints a row for a volume if there is news of it.
 func (s *Stream) Print(v volumemanager.VolumeStatus) error {

@@ -35,3 +35,19 @@ func TestWhatWasNeverMountedIsGone(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// The states of a rehearsal have room from the first row on.
+func TestRowsOfARehearsalAreAligned(t *testing.T) {
+	var out strings.Builder
+	s := NewStream("table", &out, io.Discard)
+	s.Expect(Row{State: string(volumemanager.StateMounted), Fake: true})
+	for _, state := range []volumemanager.VolumeState{volumemanager.StatePending, volumemanager.StateMounted} {
+		if err := s.PrintRow(Key{}, Row{Pod: "shop/a", Volume: "v", State: string(state), Source: "disk", Fake: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lines := strings.Split(out.String(), "\n")
+	if at := strings.Index(lines[0], "SOURCE"); at != strings.Index(lines[1], "disk") || at != strings.Index(lines[2], "disk") {
+		t.Errorf("not aligned:\n%s", out.String())
+	}
+}

@@ -1,13 +1,13 @@
 package sentences
 
 import (
-	"fmt"
 	"io"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/examples/podvol/internal/choice"
+	"github.com/podvol/podvol/examples/podvol/internal/table"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -24,5 +24,5 @@ func TellUnmounted(w io.Writer, volumes []volumemanager.VolumeStatus) {
 		return
 	}
 	slices.Sort(names)
-	fmt.Fprintf(w, "podvol: %s of %s not mounted, for the next start to try again: %s\n", Number(len(names), "volume"), Number(len(pods), "pod"), choice.Few(names))
+	table.Sentence(w, "podvol: %s of %s not mounted, for the next start to try again: %s", Number(len(names), "volume"), Number(len(pods), "pod"), choice.Few(names))
 }

@@ -1,12 +1,15 @@
 package sentences_test
 
 import (
+	"bufio"
 	"bytes"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/podvol/podvol/examples/podvol/internal/sentences"
+	"github.com/podvol/podvol/util/testenv/terminal"
 	"github.com/podvol/podvol/volume/volumemanager"
 )
 
@@ -26,5 +29,23 @@ func TestWhatIsLeftUnmounted(t *testing.T) {
 	})
 	if want := "podvol: 2 volumes of 1 pod not mounted, for the next start to try again: shop/web-1 data, shop/web-1 login\n"; out.String() != want {
 		t.Errorf("it says %q, want %q", out.String(), want)
+	}
+}
+
+// It has no command to copy, so it is broken at a terminal as all sentences are.
+func TestWhatIsLeftUnmountedIsBroken(t *testing.T) {
+	typist, program := terminal.Open(t)
+	terminal.Resize(t, program, 40)
+	go sentences.TellUnmounted(program, []volumemanager.VolumeStatus{{Pod: types.NamespacedName{Namespace: "shop", Name: "web"}, PodUID: "u", Volume: "data", State: volumemanager.StateFailed, Wanted: true}})
+	scanner := bufio.NewScanner(typist)
+	var lines []string
+	for len(lines) == 0 || !strings.HasSuffix(lines[len(lines)-1], "data") {
+		if !scanner.Scan() {
+			t.Fatalf("it ended after %q", lines)
+		}
+		lines = append(lines, scanner.Text())
+	}
+	if len(lines) < 2 || len(lines[0]) > 40 {
+		t.Errorf("it says %q", lines)
 	}
 }
