@@ -281,15 +281,19 @@ func NewObjectRef(kind, namespace, name string) ObjectRef {
 	return ObjectRef{Kind: kind, NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
 }
 
-// String is "Kind namespace/name", or "Kind name" for cluster-wide kinds. It is one line: of a name
+// String is "Kind namespace/name", or "Kind name" for cluster-wide kinds. It is one line: of names
 // that no object can have, control characters are escaped.
 func (r ObjectRef) String() string {
-	name := r.Name
-	if strings.ContainsFunc(name, unicode.IsControl) {
-		name = strings.Trim(strconv.Quote(name), `"`)
-	}
 	if r.Namespace == "" {
-		return r.Kind + " " + name
+		return r.Kind + " " + oneLine(r.Name)
 	}
-	return r.Kind + " " + r.Namespace + "/" + name
+	return r.Kind + " " + oneLine(r.Namespace) + "/" + oneLine(r.Name)
+}
+
+func oneLine(name string) string {
+	if !strings.ContainsFunc(name, unicode.IsControl) {
+		return name
+	}
+	quoted := strconv.Quote(name)
+	return quoted[1 : len(quoted)-1]
 }

@@ -62,6 +62,7 @@ func TestIsBlock(t *testing.T) {
 
 func TestObjectRefString(t *testing.T) {
 	for want, ref := range map[string]volume.ObjectRef{
+		`Secret o\nps/t\"\nls\"`:  volume.NewObjectRef("Secret", "o\nps", "t\"\nls\""),
 		"Secret ops/tls":          volume.NewObjectRef("Secret", "ops", "tls"),
 		"PersistentVolume nfs211": volume.NewObjectRef("PersistentVolume", "", "nfs211"),
 	} {
