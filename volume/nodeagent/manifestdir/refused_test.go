@@ -75,3 +75,19 @@ func TestWhatIsNoFileIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// A pipe is not even opened: its writer would be let in, and lose what it writes.
+func TestAPipeIsNotOpened(t *testing.T) {
+	dir := t.TempDir()
+	pipe := filepath.Join(dir, "a.yaml")
+	must(t, unix.Mkfifo(pipe, 0o600))
+	watch, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	must(t, err)
+	defer unix.Close(watch)
+	_, err = unix.InotifyAddWatch(watch, pipe, unix.IN_OPEN)
+	must(t, err)
+	New(Config{Dir: dir, KnownFile: filepath.Join(t.TempDir(), "known")}).Scan()
+	if n, err := unix.Read(watch, make([]byte, 1024)); n > 0 {
+		t.Errorf("it has been opened: %v", err)
+	}
+}

@@ -2,7 +2,6 @@ package manifest
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -98,19 +97,21 @@ func (l Loader) readDir(dir string) (files []file, faults []error) {
 }
 
 // Open opens a manifest that a directory has. What is no regular file is an error that names its
-// kind. It waits for no writer of a pipe.
+// kind, and is not opened: a device may act on that, and a writer of a pipe would go on.
 func Open(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if errors.Is(err, syscall.ENXIO) { // of a socket, and of a device that is not there
-		if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-			return nil, notRegular(info.Mode())
-		}
+	found, err := os.Stat(path)
+	if err != nil {
+		return nil, err
 	}
+	if !found.Mode().IsRegular() {
+		return nil, notRegular(found.Mode())
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
+	if err == nil && !info.Mode().IsRegular() { // it has been replaced meanwhile
 		err = notRegular(info.Mode())
 	}
 	if err != nil {
