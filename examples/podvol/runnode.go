@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -103,7 +104,8 @@ func (o *runNodeOptions) check() error {
 	if !info.IsDir() {
 		return usagef("-f %s is no directory; podvol mount takes files", dir)
 	}
-	if other, err := os.Stat(filepath.Dir(o.traceFile)); err == nil && o.traceFile != "" && os.SameFile(info, other) {
+	beside, _ := filepath.Split(o.traceFile) // not Dir, for which link/.. is no step
+	if other, err := os.Stat(cmp.Or(beside, ".")); err == nil && o.traceFile != "" && os.SameFile(info, other) {
 		return usagef("--trace-file %s is in the directory of manifests, which would be read at each of its lines; name one elsewhere", o.traceFile)
 	}
 	if o.rootDir, err = checkShownRootDir(o.rootDir, o.fake); err != nil {
@@ -149,7 +151,7 @@ func runNode(ctx context.Context, s streams, o runNodeOptions) (err error) {
 	}
 	config.Plugins, config.Translator = replacements, o.plugins.Translator()
 	if o.traceFile != "" {
-		trace, err := tracefile.Open(ctx, o.traceFile, where.rename)
+		trace, err := tracefile.Open(ctx, o.traceFile, where.rename, func(text string) { s.say("%s", text) })
 		if err != nil {
 			return usagef("--trace-file: %w", err)
 		}

@@ -19,6 +19,9 @@ func TestRunNodeTracesItsOperations(t *testing.T) {
 	n := runInProcess(t, t.TempDir(), root, "--fake", "--trace-file", trace)
 	n.put("a.yaml", podNamed("a", "{name: memory, emptyDir: {medium: Memory}}, {name: bad, configMap: {name: missing}}"))
 	n.become(map[string]string{"memory": "mounted", "bad": "failed"})
+	if _, errOut := mustPodvol(t, exitUsage, "run-node", "-f", t.TempDir(), "--fake", "--trace-file", trace); !strings.Contains(errOut, "another process writes "+trace) {
+		t.Errorf("a second one said %s", errOut)
+	}
 	n.remove("a.yaml")
 	n.row("memory", "unmounted")
 	if code := n.stop(); code != exitOK {
@@ -48,9 +51,11 @@ func TestRunNodeTracesItsOperations(t *testing.T) {
 
 // A line in the directory of manifests would be read as one, and each as a change.
 func TestRunNodeTracesElsewhere(t *testing.T) {
-	dir, link := t.TempDir(), filepath.Join(t.TempDir(), "link")
+	dir, link, below := t.TempDir(), filepath.Join(t.TempDir(), "link"), filepath.Join(t.TempDir(), "below")
+	must(t, os.Mkdir(filepath.Join(dir, "sub"), 0o755))
 	must(t, os.Symlink(dir, link))
-	for _, trace := range []string{filepath.Join(dir, "trace.json"), filepath.Join(link, "trace")} {
+	must(t, os.Symlink(filepath.Join(dir, "sub"), below))
+	for _, trace := range []string{filepath.Join(dir, "trace.json"), filepath.Join(link, "trace"), below + "/../trace"} {
 		_, errOut := mustPodvol(t, exitUsage, "run-node", "-f", dir, "--fake", "--trace-file", trace)
 		if !strings.Contains(errOut, trace+" is in the directory of manifests") {
 			t.Errorf("it said %s", errOut)

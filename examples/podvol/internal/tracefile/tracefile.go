@@ -12,11 +12,13 @@ import (
 	"log/slog"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/podvol/podvol/util/blockingcall"
+	"github.com/podvol/podvol/util/filelock"
 	"github.com/podvol/podvol/volume"
 )
 
@@ -44,6 +46,8 @@ const (
 	maxBytes = 64 << 20
 	// maxWaiting is how many lines wait for the disk at most.
 	maxWaiting = 4096
+	// pause is how many lines are left out, where a file cannot be renamed, before it is tried again.
+	pause = 1000
 	// patience is how long Close waits for the disk.
 	patience = 2 * time.Second
 )
@@ -53,7 +57,8 @@ const (
 type File struct {
 	path   string
 	rename func(string) string
-	out    io.WriteCloser
+	tell   func(string)
+	out    output
 
 	lines          chan []byte
 	closing, ended chan struct{}
@@ -62,31 +67,53 @@ type File struct {
 
 	limit, size int64 // of the file, in bytes
 	cut         bool  // the file's last line is not whole
+	skip        int   // lines that are left out before the next rotation is tried
+	complained  bool  // people know that lines are left out
+}
+
+// output is what lines are written to.
+type output interface {
+	io.WriteCloser
+	Stat() (fs.FileInfo, error)
 }
 
 var _ volume.Tracer = (*File)(nil)
 
-// Open opens a file, to add lines at its end, or makes it, readable for its owner alone. Once it has
-// 64 MiB it is renamed to the path with .1 at its end, in whose place it takes, and a new one begins.
-// The end of ctx ends the wait for a disk. rename makes paths in errors those that people know.
-func Open(ctx context.Context, path string, rename func(string) string) (*File, error) {
-	var file *os.File // which a call that ctx has ended may still set
-	var size int64
-	var cut bool
+// Open opens a file, to add lines at its end, or makes it, readable for its owner alone. It is an error
+// while another process writes it. Once it has 64 MiB it is renamed to the path with .1 at its end, in
+// whose place it takes, and a new one begins with its mode and owner; where that fails, lines are left
+// out. The end of ctx ends the wait for a disk. rename makes paths in errors those that people know.
+// tell hears once, and not in Close, that the disk does not take lines.
+func Open(ctx context.Context, path string, rename func(string) string, tell func(string)) (*File, error) {
+	var f *File // which a call that ctx has ended may still set
 	err := new(blockingcall.Group[string]).Do(ctx, path, func() (err error) {
-		if file, err = open(path); err == nil {
-			size, cut = endOf(file)
-		}
+		f, err = begin(path, rename, tell)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	f := newFile(path, rename, file)
-	f.size, f.cut = size, cut
 	go f.run()
 	return f, nil
 }
+
+// begin returns a file whose lines nobody writes yet.
+func begin(path string, rename func(string) string, tell func(string)) (*File, error) {
+	file, _, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	if isLocked(older(path)) { // by a process that is just rotating it
+		file.Close()
+		return nil, taken(path)
+	}
+	f := newFile(path, rename, tell, file)
+	f.size, f.cut = endOf(file.File)
+	return f, nil
+}
+
+// older is the path of the file before.
+func older(path string) string { return path + ".1" }
 
 // endOf returns a file's size, and whether its last line is not whole, as after a full disk or a
 // power cut.
@@ -100,33 +127,81 @@ func endOf(file *os.File) (size int64, cut bool) {
 	return info.Size(), err == nil && last[0] != '\n'
 }
 
-// open follows no link, and opens nothing that is no regular file: a FIFO would block, and a device
-// may do anything.
-func open(path string) (*os.File, error) {
-	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
-		return nil, notRegular(path, info)
+// locked is a file that this process alone writes.
+type locked struct{ *os.File }
+
+// Close gives the lock back.
+func (l locked) Close() error { return filelock.Close(l.File) }
+
+// open opens and locks a file, or makes it. It follows no link, and opens nothing that is no regular
+// file: a FIFO would block, and a device may do anything.
+func open(path string) (l locked, made bool, err error) {
+	flags := os.O_RDWR | os.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK
+	info, err := os.Lstat(path)
+	if made = errors.Is(err, fs.ErrNotExist); made {
+		flags |= os.O_CREATE | os.O_EXCL
+	} else if err == nil && !info.Mode().IsRegular() {
+		return l, false, notRegular(path, info)
 	}
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	file, err := os.OpenFile(path, flags, 0o600)
+	if made && errors.Is(err, fs.ErrExist) {
+		return l, false, taken(path)
+	}
 	if err != nil {
-		return nil, err
+		return l, false, err
 	}
-	info, err := file.Stat()
-	if err == nil && !info.Mode().IsRegular() { // it has been replaced meanwhile
-		err = notRegular(path, info)
-	}
-	if err != nil {
+	if err = lock(file, path); err != nil {
 		file.Close()
-		return nil, err
+		return l, false, err
 	}
-	return file, nil
+	return locked{file}, made, nil
+}
+
+// lock locks a file, unless another has it locked, or its path is another's meanwhile.
+func lock(file *os.File, path string) error {
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return notRegular(path, info)
+	}
+	err = filelock.Lock(file, unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) || err == nil && !isAt(path, info) {
+		return taken(path)
+	}
+	return err
+}
+
+// isAt says whether a path is that of a file.
+func isAt(path string, info fs.FileInfo) bool {
+	there, err := os.Lstat(path)
+	return err == nil && os.SameFile(there, info)
+}
+
+// isLocked says whether a process writes the file at a path, if there is one.
+func isLocked(path string) bool {
+	if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
+		return false
+	}
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer filelock.Close(file)
+	return errors.Is(filelock.Lock(file, unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+}
+
+func taken(path string) error {
+	return fmt.Errorf("another process writes %s, or moves it; name another file, or stop that process", path)
 }
 
 func notRegular(path string, info fs.FileInfo) error {
 	return fmt.Errorf("%s is no regular file (%s); name one, or a path where nothing is yet", path, info.Mode())
 }
 
-func newFile(path string, rename func(string) string, out io.WriteCloser) *File {
-	return &File{path: path, rename: rename, out: out, limit: maxBytes, lines: make(chan []byte, maxWaiting), closing: make(chan struct{}), ended: make(chan struct{})}
+func newFile(path string, rename func(string) string, tell func(string), out output) *File {
+	return &File{path: path, rename: rename, tell: tell, out: out, limit: maxBytes, lines: make(chan []byte, maxWaiting), closing: make(chan struct{}), ended: make(chan struct{})}
 }
 
 // step is the key of a context's step.
@@ -213,8 +288,16 @@ func (f *File) run() {
 
 // write writes a line. One that was cut off, as where the disk is full, damages no other.
 func (f *File) write(line []byte) {
-	if f.size > 0 && f.size+int64(len(line)) > f.limit {
-		f.rotate()
+	for f.size > 0 && f.size+int64(len("\n")+len(line)) > f.limit {
+		if f.skip > 0 {
+			f.skip--
+			return
+		}
+		if err := f.rotate(); err != nil {
+			f.skip = pause
+			f.lose(err)
+			return
+		}
 	}
 	if f.cut {
 		line = append([]byte{'\n'}, line...)
@@ -227,24 +310,53 @@ func (f *File) write(line []byte) {
 		return
 	}
 	f.cut = f.cut && n == 0 || n > 0 && line[n-1] != '\n'
-	f.miss(err)
+	f.lose(err)
 }
 
-// rotate renames the file and begins a new one. Where it cannot, it goes on with the file that it has,
-// and the next line tries again.
-func (f *File) rotate() {
-	older := f.path + ".1"
-	if err := os.Rename(f.path, older); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return
+// lose notes why a line is missing, and tells people of the first.
+func (f *File) lose(err error) {
+	f.miss(err)
+	if !f.complained {
+		f.complained = true
+		f.tell(fmt.Sprintf("spans are left out of %s: %v", f.path, err))
 	}
-	next, err := open(f.path)
+}
+
+// rotate renames the file, unless somebody else has moved it, and begins a new one. After an error
+// the file goes on to be this one, wherever it is.
+func (f *File) rotate() error {
+	before, err := f.out.Stat()
 	if err != nil {
-		_ = os.Rename(older, f.path)
-		return
+		return err
 	}
-	_ = f.out.Close() // its lines are written, or missed
+	if isAt(f.path, before) {
+		if err := os.Rename(f.path, older(f.path)); err != nil {
+			return fmt.Errorf("it has %d MiB, and cannot be renamed: %w; see that this process may, or name a file in a directory of its own", maxBytes>>20, err)
+		}
+	}
+	next, made, err := open(f.path)
+	if err != nil {
+		return fmt.Errorf("it has another name, and no new one begins: %w", err)
+	}
+	if made {
+		makeLike(next.File, before)
+	}
+	_ = f.out.Close() // its lines are written, or missed; until now, others saw it locked
 	f.out = next
-	f.size, f.cut = endOf(next) // it is empty, unless somebody else has made it
+	f.size, f.cut = endOf(next.File) // it is empty, unless somebody else has made it
+	return nil
+}
+
+// makeLike gives a file the owner and mode of another, as far as this process may.
+func makeLike(file *os.File, other fs.FileInfo) {
+	mode := other.Mode().Perm()
+	if like, ok := other.Sys().(*syscall.Stat_t); ok {
+		_ = file.Chown(int(like.Uid), -1)
+		if file.Chown(-1, int(like.Gid)) != nil {
+			mode &^= 0o070 // which were another group's
+		}
+	}
+	_ = file.Chmod(mode)
 }
 
 // Close writes the spans that have ended, and closes the file. It does not wait long for a disk. The

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -18,10 +19,11 @@ import (
 )
 
 func plain(text string) string { return text }
+func quiet(string)             {}
 
 func opened(t *testing.T, path string, rename func(string) string) *File {
 	t.Helper()
-	f, err := Open(t.Context(), path, rename)
+	f, err := Open(t.Context(), path, rename, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +113,7 @@ func TestOnlyRegularFilesAreOpened(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{fifo, link, dir, "/dev/null", filepath.Join(dir, "missing", "trace")} {
-		if f, err := Open(t.Context(), path, plain); err == nil {
+		if f, err := Open(t.Context(), path, plain, quiet); err == nil {
 			t.Errorf("%s is opened", path)
 			f.Close()
 		} else if !strings.Contains(err.Error(), path) {
@@ -127,13 +129,14 @@ func TestOnlyRegularFilesAreOpened(t *testing.T) {
 type hung struct{ released chan struct{} }
 
 func (h hung) Write(p []byte) (int, error) { <-h.released; return len(p), nil }
+func (h hung) Stat() (fs.FileInfo, error)  { return nil, errors.ErrUnsupported }
 func (h hung) Close() error                { return nil }
 
 // The test's time limit tells of an operation that waits.
 func TestAHungDiskDelaysNoOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := hung{make(chan struct{})}
-		f := newFile("trace", plain, disk)
+		f := newFile("trace", plain, quiet, disk)
 		go f.run()
 		began := time.Now()
 		for range maxWaiting + 100 {
@@ -170,12 +173,14 @@ func (d *full) Write(p []byte) (int, error) {
 	}
 	return n, nil
 }
-func (d *full) Close() error { return nil }
+func (d *full) Stat() (fs.FileInfo, error) { return nil, errors.ErrUnsupported }
+func (d *full) Close() error               { return nil }
 
 func TestAFullDiskDamagesOneLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := &full{room: 1 << 20}
-		f := newFile("trace", plain, disk)
+		var said []string
+		f := newFile("trace", plain, func(text string) { said = append(said, text) }, disk)
 		go f.run()
 		tell := func(name string, room int) {
 			disk.room = room
@@ -190,6 +195,9 @@ func TestAFullDiskDamagesOneLine(t *testing.T) {
 		err := f.Close()
 		if !errors.Is(err, syscall.ENOSPC) || !strings.HasPrefix(err.Error(), "2 of 4 spans are missing in trace: ") {
 			t.Errorf("%v", err)
+		}
+		if len(said) != 1 || said[0] != "spans are left out of trace: no space left on device" {
+			t.Errorf("people hear %q", said)
 		}
 		lines := strings.Split(disk.String(), "\n")
 		if len(lines) != 4 || !strings.Contains(lines[0], `"one"`) || !strings.Contains(lines[2], `"four"`) || lines[3] != "" || !json.Valid([]byte(lines[2])) {
@@ -229,45 +237,5 @@ func TestALongFileIsRotated(t *testing.T) {
 				t.Errorf("%v, %v; at most %d bytes", info, err, limit)
 			}
 		}
-	}
-}
-
-// One that cannot be rotated goes on, and is not lost.
-func TestAFileThatCannotBeRotatedGoesOn(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "trace")
-	if err := os.MkdirAll(filepath.Join(path+".1", "full"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	f := opened(t, path, plain)
-	f.limit = 1
-	for range 3 {
-		_, end := f.Start(t.Context(), "SetUp")
-		end(nil)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if spans := read(t, path); len(spans) != 3 {
-		t.Errorf("%v", spans)
-	}
-}
-
-// Somebody has moved it away: a new one begins.
-func TestAFileThatWasMoved(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "trace")
-	f := opened(t, path, plain)
-	f.limit = 1
-	if err := os.Rename(path, path+".moved"); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		_, end := f.Start(t.Context(), "SetUp")
-		end(nil)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if len(read(t, path+".moved")) != 1 || len(read(t, path)) != 1 {
-		t.Errorf("%v, then %v", read(t, path+".moved"), read(t, path))
 	}
 }
