@@ -93,6 +93,7 @@ func (d *Driver) violated(code codes.Code, format string, args ...any) error {
 type runningCall struct {
 	call   Call
 	gaveUp <-chan struct{} // its caller
+	from   *caller         // nil: unknown
 	dead   <-chan struct{} // its server
 	ended  chan struct{}
 }
@@ -163,8 +164,12 @@ func (d *Driver) enter(ctx context.Context, s *server, call Call) (leave func(),
 	if call.Volume == "" {
 		return func() {}, nil
 	}
-	mine := &runningCall{call: call, gaveUp: ctx.Done(), dead: s.dead, ended: make(chan struct{})}
+	mine := &runningCall{call: call, gaveUp: ctx.Done(), from: callerOf(ctx), dead: s.dead, ended: make(chan struct{})}
 	for {
+		// The server starts calls in any order, so one that was given up may come after the next one.
+		if ctx.Err() != nil {
+			return nil, asStatus(context.Cause(ctx))
+		}
 		d.mu.Lock()
 		other := d.running[call.Volume]
 		if other == nil {
@@ -177,6 +182,9 @@ func (d *Driver) enter(ctx context.Context, s *server, call Call) (leave func(),
 		case <-other.gaveUp:
 		case <-other.dead:
 		default:
+			if other.from.isGone() { // which the call's context does not say at once
+				break
+			}
 			return nil, d.violated(codes.Aborted, "%s while %s had not returned", call, other.call)
 		}
 		select {

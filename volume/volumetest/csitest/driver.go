@@ -229,7 +229,7 @@ func (d *Driver) listen(socket, node string) error {
 		return err
 	}
 	listener.SetUnlinkOnClose(false) // a killed process leaves its socket
-	d.serve(listener, socket, node)
+	d.serve(callers{listener}, socket, node)
 	return nil
 }
 

@@ -234,6 +234,34 @@ func TestRetryBySomebodyElse(t *testing.T) {
 	b.wantViolations(0)
 }
 
+// A caller that has closed its connection has given all its calls up, whatever the server has
+// read of that.
+func TestRetryOnceTheCallerIsGone(t *testing.T) {
+	b := newBench(t, staged())
+	b.add("v1", csitest.Directory)
+	c := mountCapability("")
+	b.must(b.stage(patience(t), "v1", c))
+	for range 30 {
+		began := make(chan struct{})
+		remove := b.driver.Inject(csitest.Fault{Match: csitest.Method("NodePublishVolume"), Nth: 1, Hook: func() { close(began) }, Release: make(chan struct{})})
+		first, err := csitest.Dial(b.socket)
+		b.must(err)
+		second, err := csitest.Dial(b.socket)
+		b.must(err)
+		t.Cleanup(func() { second.Close() })
+		ended := make(chan error, 1)
+		b.node = csi.NewNodeClient(first)
+		go func() { ended <- b.publish(t.Context(), "v1", c) }()
+		<-began
+		remove()
+		b.must(first.Close())
+		b.wantCode(<-ended, codes.Canceled)
+		b.node = csi.NewNodeClient(second)
+		b.must(b.publish(patience(t), "v1", c))
+	}
+	b.wantViolations(0)
+}
+
 func TestFaultsOfEveryCode(t *testing.T) {
 	b := newBench(t, staged())
 	c := mountCapability("")

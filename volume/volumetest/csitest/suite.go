@@ -215,7 +215,6 @@ func (k *check) startDriver() {
 // begin starts the caller, or starts it again.
 func (k *check) begin() {
 	k.t.Helper()
-	k.driver.Settle() // else a call of the one before, which the driver does not know to be dead, is in the way
 	k.caller = k.start(k.t, k.node)
 }
 
